@@ -1,16 +1,14 @@
-"""Checks of a data set before it is read: type, number of rows, names of partner columns, and at least one pair."""
+"""Checks of a data set before it is read: type, number of rows, labels of partners, and at least one pair."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from difflib import SequenceMatcher
 from typing import Any
 
 import datasets
 import torch
 from transformers.utils import logging
 
-from dair_hf.data.collator import PADDING_ROW, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
@@ -19,18 +17,11 @@ from dair_hf.data.view_columns import (
     AUGMENTED_PREFIX,
     is_augmented,
     parse_column,
-    partner_numbers,
-    require_numbered,
-    require_unambiguous,
     view_prefix,
 )
 from dair_hf.errors import DataError
 
 logger = logging.get_logger(__name__)
-
-# Similarity (`SequenceMatcher.ratio`) from which a word counts as a misspelling.
-PREFIX_SIMILARITY = 0.8  # of "augmented"
-WORD_SIMILARITY = 0.7  # of a word of the original's name, which may be short
 
 
 def require_rows(data: Any, name: str) -> None:
@@ -67,39 +58,7 @@ def require_rows(data: Any, name: str) -> None:
         raise DataError(f"{name} is empty; check the split and the filters before it")
 
 
-def require_named_partners(columns: Sequence[str], known: Collection[str], name: str) -> None:
-    """Refuse columns of partners with a misspelt name, instead of which labels would be inherited or partners missed.
-
-    Args:
-        columns: Columns of the data.
-        known: Columns that are read, of all views.
-        name: Name of the data.
-
-    Raises:
-        DataError: A column is unknown, and its name resembles that of a missing column of a partner, or has another
-            number of a partner than it should; or it could be that of two columns.
-
-    Example:
-        >>> require_named_partners(["labels", "augmented_labels"], ["labels", "augmented_labels"], "train_dataset")
-    """
-    require_unambiguous(columns, name)
-    numbers = partner_numbers(columns)
-    # A partner may have misspelt columns only.
-    prefixes = [view_prefix(view) for view in sorted({1, *numbers, max(numbers, default=0) + 1})]
-    for column in columns:
-        if is_augmented(column) or column not in known or column in (ROW_ID, PADDING_ROW):
-            continue
-        for wanted in (prefix + column for prefix in prefixes):
-            if wanted not in columns and (misspelt := _find_misspelt(wanted, columns, known)):
-                raise DataError(
-                    f"{name} has the column {misspelt!r} but no {wanted!r}, the column of the augmented view that "
-                    f"belongs to {column!r}; rename it, or drop it if it is something else"
-                )
-    require_numbered(columns, known, name)
-    _warn_of_inherited_labels(columns, known, name)
-
-
-def _warn_of_inherited_labels(columns: Sequence[str], known: Collection[str], name: str) -> None:
+def warn_of_inherited_labels(columns: Sequence[str], known: Collection[str], name: str) -> None:
     """Warn if partners have the label of their originals, and a column that may hold another one."""
     labels = [column for column in (*LABEL_COLUMNS, COMPLETION, TARGET) if column in columns and column in known]
     for column in columns:
@@ -118,8 +77,7 @@ def _warn_of_inherited_labels(columns: Sequence[str], known: Collection[str], na
 def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> bool:
     """Refuse data without a single pair, if that can be known without reading it.
 
-    Data sets of `datasets`, tensors and lists are searched. Streams and other data sets must be checked while they are
-    read.
+    Data sets of `datasets`, tensors and lists are searched.
 
     Args:
         data: Rows.
@@ -135,7 +93,7 @@ def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> 
     """
     columns = columns_of(data)
     if columns is not None:
-        require_named_partners(columns, known, name)
+        warn_of_inherited_labels(columns, known, name)
     has_pair = _has_pair(data, known)
     if has_pair is False:
         raise DataError(no_pairs(name, columns, known, method))
@@ -234,38 +192,3 @@ def _has_pair(data: Any, known: Collection[str]) -> bool | None:
 
 def _holds_rows(data: Sequence[Any]) -> bool:
     return all(isinstance(row, Mapping) for row in data)
-
-
-def _find_misspelt(wanted: str, columns: Sequence[str], known: Collection[str]) -> str | None:
-    """Return an unknown column whose name resembles `wanted`."""
-    view, original = parse_column(wanted)
-    # Words that belong together: the first partner has no number, but is often given one.
-    numbered = [f"{view}_{original}", f"{original}_{view}"]
-    for column in columns:
-        number, of_original = parse_column(column)
-        if column == original or column in known or (number and of_original in columns):
-            continue
-        if any(_resembles_partner(column.lower(), name.lower()) for name in [original][: 2 - view] + numbered):
-            return column
-    return None
-
-
-def _resembles_partner(column: str, original: str) -> bool:
-    """Return whether a name is "augmented", or short for it, before or after the original's name, up to misspellings.
-
-    Names with further words are other columns, such as `is_augmented_label` or `augmented_labels_text`.
-    """
-    words, original_words = column.split("_"), original.split("_")
-    for prefix, rest in ((words[0], words[1:]), (words[-1], words[:-1])):
-        is_short = len(prefix) > 2 and "augmented".startswith(prefix)
-        is_prefix = is_short or _similarity(prefix, "augmented") >= PREFIX_SIMILARITY
-        is_similar = len(rest) == len(original_words) and all(
-            _similarity(word, wanted) >= WORD_SIMILARITY for word, wanted in zip(rest, original_words, strict=True)
-        )
-        if is_prefix and (is_similar or "".join(rest) == "".join(original_words)):
-            return True
-    return "".join(words) == "augmented" + "".join(original_words)
-
-
-def _similarity(left: str, right: str) -> float:
-    return SequenceMatcher(None, left, right).ratio()

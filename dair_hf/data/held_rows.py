@@ -41,7 +41,7 @@ class HeldRows(torch.utils.data.Dataset[dict[str, Any]]):
         column_names: Columns of the rows, then stored columns of originals that a transform leaves out.
     """
 
-    def __init__(self, data: Any, seed: int, workers: int = 0) -> None:
+    def __init__(self, data: Any, seed: int = 0, workers: int = 0) -> None:
         self.data = data
         file, self._path = tempfile.mkstemp(prefix="dair_hf_rows_")
         weakref.finalize(self, _remove, self._path, os.getpid())
@@ -77,7 +77,7 @@ class HeldRows(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitem__(self, row: int) -> dict[str, Any]:
         with open(self._path, "rb") as rows:
             rows.seek(self._starts[row])
-            made: dict[str, Any] = pickle.load(rows)  # noqa: S301 (written above)
+            made: dict[str, Any] = pickle.load(rows)
         return made
 
     def __getitems__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def is_transformed(data: Any) -> bool:
     return isinstance(data, datasets.Dataset) and data.format["type"] == "custom"
 
 
-def held_rows(data: Any, seed: int, workers: int = 0) -> Any:
+def held_rows(data: Any, seed: int = 0, workers: int = 0) -> Any:
     """Return `HeldRows` of data whose rows are made when they are read; other data, also streams, as they are."""
     is_stream = isinstance(data, torch.utils.data.IterableDataset | datasets.IterableDataset)
     is_stored = isinstance(data, datasets.Dataset) and not is_transformed(data)

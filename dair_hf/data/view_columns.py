@@ -15,8 +15,6 @@ VIEWS = ("original", "augmented")  # of a row with one partner
 AUGMENTED_PREFIX = "augmented_"  # of the first partner
 VIEW_PREFIXES = ("", AUGMENTED_PREFIX)  # of the columns of `VIEWS`
 _PARTNER_COLUMN = re.compile(r"augmented_(?:([2-9]|[1-9][0-9]+)_)?(.*)", re.DOTALL)
-# Numbers of partners as `view_prefix` does not write them.
-_MISNUMBERED = re.compile(r"(?:[+-]?[0-9]+|one|two|three|four|five|first|second|third|fourth|fifth)_(.+)", re.DOTALL)
 
 
 def variant_name(view: int) -> str:
@@ -118,29 +116,3 @@ def require_unambiguous(columns: Collection[str], where: str) -> None:
                     f"{where}: {partner!r} is the name of the column {column!r} of partner {view}, but could belong to "
                     f"the column {name!r}; rename {name!r} so that it does not begin with a number"
                 )
-
-
-def require_numbered(columns: Collection[str], read: Collection[str], where: str) -> None:
-    """Refuse columns with another number of a partner than `view_prefix` writes, which would be dropped silently.
-
-    Args:
-        columns: Names of all columns.
-        read: Columns of the original view that are read.
-        where: Name of the row or the data, for the message.
-
-    Raises:
-        DataError: There is such a column, and without its number it is one that is read.
-
-    Example:
-        >>> require_numbered(["x", "1_x", "augmented_x", "augmented_1_x"], ["x", "1_x"], "train_dataset")
-    """
-    for name in columns:
-        view, rest = parse_column(name)
-        match = _MISNUMBERED.fullmatch(rest) if view == 1 else None
-        if match is not None and rest not in columns and match[1] in columns and match[1] in read:
-            column = match[1]
-            raise DataError(
-                f"{where} has the column {name!r}, which names no partner's {column!r}: that of the first partner is "
-                f"{view_prefix(1) + column!r}, of the second {view_prefix(2) + column!r}, of the third "
-                f"{view_prefix(3) + column!r}; rename it, or drop it if it is something else"
-            )

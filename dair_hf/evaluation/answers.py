@@ -164,7 +164,7 @@ def _is_class(given: NDArray[Any], wanted: NDArray[Any]) -> bool:
             raise DataError("a prediction has a logit that is NaN, so no class is the largest")
         if given.shape == wanted.shape and given.ndim:
             return bool(((given > 0) == (wanted > 0.5)).all())
-        given = given.argmax() if given.size > 1 else given.reshape(()) > 0
+        given = np.asarray(given.argmax() if given.size > 1 else given.reshape(()) > 0)
     if given.ndim < wanted.ndim:
         return bool(wanted[given] == wanted.max() > 0)
     return bool((given[: len(wanted)] == wanted)[wanted != IGNORE_INDEX].all() if wanted.ndim else given == wanted)
@@ -178,9 +178,11 @@ def absolute_errors(predictions: Sequence[Any], references: Sequence[Any]) -> ND
         array([0.5, 3. ])
     """
     targets = np.asarray(references, dtype=np.float64)
-    return np.abs(np.asarray(predictions, dtype=np.float64).reshape(targets.shape) - targets).reshape(
-        len(targets), -1
-    ).mean(1)
+    return (
+        np.abs(np.asarray(predictions, dtype=np.float64).reshape(targets.shape) - targets)
+        .reshape(len(targets), -1)
+        .mean(1)
+    )
 
 
 def same_numbers(

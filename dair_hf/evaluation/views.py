@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dair_hf.data.collator import LABELS, ROW_ID, split_views
-from dair_hf.data.held_rows import HeldRows
+from dair_hf.data.held_rows import HeldRows, held_rows
 from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
 from dair_hf.data.sampling import EpochPairs, targets_per_row, view_lengths
 from dair_hf.data.tensor_pairs import TensorPairs
@@ -294,7 +294,7 @@ class HeldViews(PairViews):
         >>> data = datasets.Dataset.from_dict({"image": [1, 2], "label": [0, 1]}).with_transform(
         ...     lambda rows: {"x": rows["image"], "augmented_x": [5, None], "labels": rows["label"]}
         ... )
-        >>> HeldViews(HeldRows(data, seed=0)).column("x")
+        >>> HeldViews(HeldRows(data)).column("x")
         [1, 2, 5]
     """
 
@@ -338,9 +338,10 @@ class HeldViews(PairViews):
 
 
 def views_of(pairs: Any) -> PairViews:
-    """Return the views of paired rows: `TensorPairs`, `HeldRows`, a `datasets.Dataset` or `EpochPairs`."""
+    """Return the views of paired rows; rows that are made when they are read are held first (`HeldRows`)."""
     if isinstance(pairs, TensorPairs):
         return TensorViews(pairs)
+    pairs = held_rows(pairs)
     return HeldViews(pairs) if isinstance(pairs, HeldRows) else PairViews(pairs)
 
 

@@ -14,13 +14,12 @@ from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard, SkipBatchSampler
 from torch import nn
 from torch.utils.data import BatchSampler
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerCallback
 from transformers.trainer_utils import RemoveColumnsCollator
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, view_mask
-from dair_hf.data.checks import columns_of, no_pairs
 from dair_hf.data.collator import LAYOUT, VIEW_MASK
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.sampling import (
@@ -32,17 +31,14 @@ from dair_hf.data.sampling import (
     view_lengths,
 )
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.data.view_columns import is_augmented, parse_column, require_numbered
+from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
-from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
 logger = logging.get_logger(__name__)
 
 # (model, batch [B, V, ...] on its device, generator) -> batch with partners (`collator.add_partners`).
 OnlineAugmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
-
-STEPS_WATCHED = 100  # number of steps of a stream that must contain a pair
 
 
 class EpochCallback(TrainerCallback):
@@ -141,79 +137,6 @@ def eval_order(dataset: Any, group_column: str | None = None) -> list[int] | Non
     return order
 
 
-class PairWatch:
-    """Refuses training data whose first steps contain no pair, if that was unknown before.
-
-    A run that ends earlier, and before the end of its data, is only warned. Resumed runs are not watched, since their
-    first steps are over.
-
-    Args:
-        found: Whether a pair is known to exist, so that there is nothing to watch.
-    """
-
-    def __init__(self, found: bool) -> None:
-        self.found = found
-        self._found_on_rank = False
-        self._reached_end = False
-        self._steps = 0
-        self._pairs = 0  # with targets in both views
-
-    def see(
-        self,
-        batches: list[Any],
-        accelerator: Accelerator,
-        state: TrainerState,
-        data: Any,
-        known_columns: Callable[[], list[str]],
-        method: str,
-    ) -> None:
-        """Check the batches of one optimizer step.
-
-        Args:
-            batches: Micro-batches of this process.
-            accelerator: Accelerator of the trainer; the ranks decide together.
-            state: State of the trainer.
-            data: Training data, for the message.
-            known_columns: Returns the columns that are read, for the message; called only if needed, since it may
-                search all rows.
-            method: Method of the run, for the message.
-
-        Raises:
-            DataError: The first `STEPS_WATCHED` steps, or all data, contained no pair.
-        """
-        if self.found or self._steps >= STEPS_WATCHED or state.global_step != self._steps:
-            return
-        self._steps += 1
-        self._found_on_rank |= any(view_mask(batch).shape[1] > 1 for batch in batches)
-        self._reached_end |= accelerator.gradient_state.end_of_dataloader
-        if self._steps < STEPS_WATCHED and self._steps < state.max_steps:
-            return
-        found = torch.tensor(float(self._found_on_rank), device=accelerator.device)
-        self.found = bool(accelerator.reduce(found, "sum"))
-        if self.found:
-            return
-        message = no_pairs(f"the first {self._steps} steps of train_dataset", columns_of(data), known_columns(), method)
-        if self._steps == STEPS_WATCHED or self._reached_end:
-            raise DataError(message)
-        logger.warning(message)
-
-    def see_targets(self, pairs: int, state: TrainerState) -> None:
-        """Warn once if no row of the first steps of this process has targets in both views.
-
-        Args:
-            pairs: Number of such rows in one optimizer step.
-            state: State of the trainer.
-        """
-        self._pairs += pairs
-        steps = state.global_step + 1
-        if not self._pairs and steps in (STEPS_WATCHED, state.max_steps):
-            logger.warning(
-                f"No row of the first {steps} steps has a target in both views (pairs is 0 in the log), so partners "
-                "train nothing; check whether the labels of partners, or of rows that have one, are all "
-                f"{IGNORE_INDEX}."
-            )
-
-
 def add_online_partners(
     augmenter: OnlineAugmenter, model: nn.Module, batch: Mapping[str, Any], device: torch.device, *seeds: int | str
 ) -> dict[str, Any]:
@@ -257,7 +180,6 @@ def add_known_partners(known: list[str], view_columns: Collection[str], columns:
 def collate_known_partners(collator: RemoveColumnsCollator, view_columns: Collection[str], rows: Sequence[Any]) -> Any:
     """Collate rows with a collator that drops unknown columns, but keep those of all partners."""
     names = dict.fromkeys(name for row in rows if isinstance(row, Mapping) for name in row)
-    require_numbered(names, view_columns, "a batch of rows")
     collator.signature_columns = add_known_partners(list(collator.signature_columns), view_columns, names)
     return collator(rows)
 

@@ -18,7 +18,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import view_mask
-from dair_hf.data.checks import require_equal_classes, require_named_partners, require_rows
+from dair_hf.data.checks import require_equal_classes, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.data.held_rows import held_rows
 from dair_hf.errors import DataError
@@ -460,8 +460,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         views = views_of(data)
         views.require_unique_rows()
         subset_masks(subsets, views.n_rows)
-        if not isinstance(views, TensorViews):
-            require_named_partners(views.column_names, self._known_columns(views.dataset), "dataset")
         clusters = evaluator.cluster_column(views.column_names)
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:

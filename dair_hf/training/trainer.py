@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mask
-from dair_hf.data.checks import columns_of, require_pairs, require_rows
+from dair_hf.data.checks import columns_of, no_pairs, require_pairs, require_rows
 from dair_hf.data.collator import (
     LABELS,
     PADDING_ROW,
@@ -79,7 +79,6 @@ from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import (
     EpochCallback,
     OnlineAugmenter,
-    PairWatch,
     add_known_partners,
     add_online_partners,
     collate_known_partners,
@@ -230,7 +229,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         self._sums: Tensor | None = None
         self._warned_of_dropout = False
         self._checked_targets = False
-        self._pair_watch = PairWatch(found=True)
+        self._may_lack_pairs = False
         self._uncompared_loss = self.sample_loss_name if self.sample_loss_name in MODEL_LOSSES else None
         self.pair_history = PairHistory()
         self.add_callback(self.pair_history)
@@ -356,8 +355,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         check_best_metric(self.args, self.evaluator or self._default_evaluator(), self.eval_dataset, makes_metrics)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._require_inputs(data, "train_dataset")
-        self._pair_watch = PairWatch(
-            not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
+        self._may_lack_pairs = needs_pairs and not require_pairs(
+            data, self._known_columns(data), self.args.method, "train_dataset"
         )
         objective, initial = self.batch_objective, self._initial_objective
         if self.model_init is not None and isinstance(objective, nn.Module) and initial is not None:
@@ -487,14 +486,14 @@ class DAIRTrainer(PairEvaluationTrainer):
             return batches, None
         mask_repeated_rows(batches[-1], self.pair_loss.layout(batches[-1]), self.accelerator)
         self._check_targets_once(batches[0])
-        data = self.train_dataset
-        known = partial(self._known_columns, data)
-        self._pair_watch.see(batches, self.accelerator, self.state, data, known, self.args.method)
+        if self._may_lack_pairs and all(view_mask(batch).shape[1] == 1 for batch in batches):
+            data = self.train_dataset
+            known = self._known_columns(data)
+            logger.warning(no_pairs("the first step of train_dataset", columns_of(data), known, self.args.method))
+        self._may_lack_pairs = False
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
         local = np.sum([self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches], axis=0)
-        if self.args.uses_partners:
-            self._pair_watch.see_targets(int(local[1]), self.state)
         counts = Counts(*self.accelerator.reduce(on_device(local, device), "sum"))
         # The sum over ranks stays on the device, unless this rank has no target.
         if local[2] == 0 and counts.tokens == 0:

@@ -218,7 +218,9 @@ def evaluate_attacks(
     for name, attack in config.evaluation_attacks().items():
         title = f"{name}, {data_name}" if progress else None
         partners = attack_originals(model, clean, attack, seed=seed, batch_size=batch_size, title=title)
-        result = evaluate_pairs(pairs_with(partners), same_classes, intervals=intervals, data_name=f"{data_name}, {name}")
+        result = evaluate_pairs(
+            pairs_with(partners), same_classes, intervals=intervals, data_name=f"{data_name}, {name}"
+        )
         metrics |= {f"accuracy_{name}{suffix}": result[f"augmented_accuracy{suffix}"] for suffix in suffixes}
         metrics |= {
             f"{key}_{name}{suffix}": result[f"{key}{suffix}"] for key in ("cm", "both_correct") for suffix in suffixes

@@ -63,7 +63,7 @@ def test_columns_of_transformed_data_are_those_of_the_transform() -> None:
         moved = [None if label is None else torch.tensor(label) + 1 for label in batch["labels"]]
         return {**batch, "labels": moved}
 
-    found = PairViews(datasets.Dataset.from_dict(ROWS).with_transform(shifted)).column("labels")
+    found = views_of(datasets.Dataset.from_dict(ROWS).with_transform(shifted)).column("labels")
     assert [list(labels) for labels in found] == [[8], [9], [10], [17], [19]]
 
 
@@ -78,7 +78,7 @@ def test_equal_originals_are_run_once_unless_a_transform_may_tell_them_apart() -
         (stored, [0, 1, 3, 4, 5], [7, 8, 7, 1, 2, 3]),
         (stored.with_transform(numbered), [0, 1, 2, 3, 4, 5], [7, 108, 207, 1, 2, 3]),
     ):
-        found = PairViews(data)
+        found = views_of(data)
         items, position = found.distinct()
         assert items.tolist() == run
         features = found.features(items.tolist())

@@ -15,6 +15,7 @@ from transformers import ViTConfig, ViTForImageClassification, set_seed
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.evaluation.answers import same_classes
 
 Rows = dict[str, list[Any]]
 PROCESSOR = ViTImageProcessorPil(size={"height": 8, "width": 8})
@@ -120,7 +121,7 @@ def test_a_random_transform_runs_once_a_row_and_its_partners_are_scored(tmp_path
     transform.made.clear()  # of the features of the data set
     if call == "pair_report":
         pytest.importorskip("plotly")
-        found = made.pair_report(folder=tmp_path / "report", evaluator=lambda p, r: [a == b for a, b in zip(p, r)])
+        found = made.pair_report(folder=tmp_path / "report", evaluator=same_classes)
         losses = dict(zip(found.pairs["row_id"], found.pairs["loss_augmented"], strict=True))
     else:
         metrics = made.evaluate() if call == "evaluate" else made.evaluate_pairs()

@@ -8,7 +8,6 @@ from typing import Any
 
 import datasets
 
-from dair_hf.data.checks import require_named_partners
 from dair_hf.data.collator import ROW_ID
 from dair_hf.data.texts.forms import (
     COMPLETION,
@@ -144,7 +143,6 @@ def _require_texts(path: Path, rows: datasets.Dataset) -> None:
             f"{AUGMENTED_PREFIX!r}"
         )
     for form in forms:
-        require_named_partners(columns, {*form.columns, *filter(is_augmented, columns)}, str(path))
         if not any(parse_column(name)[1] in form.columns for name in columns if is_augmented(name)):
             continue
         try:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.checks import columns_of, require_named_partners
+from dair_hf.data.checks import columns_of, warn_of_inherited_labels
 from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.texts.chat import ASSISTANT
@@ -191,9 +191,7 @@ class TextRows:
         inputs = set(inspect.signature(base.forward).parameters).difference(LABEL_COLUMNS)
         return inputs.isdisjoint(columns)
 
-    def _encode(
-        self, data: Any, columns: list[str], name: str, answers: bool = False, prompts: bool = False
-    ) -> Any:
+    def _encode(self, data: Any, columns: list[str], name: str, answers: bool = False, prompts: bool = False) -> Any:
         if not isinstance(data, datasets.Dataset | datasets.IterableDataset):
             raise DataError(
                 f"{name} is a {type(data).__name__} with columns of text, which are tokenized for datasets.Dataset and "
@@ -213,13 +211,15 @@ class TextRows:
                 form = PROMPT_CHATS
             prompts = form.target is None and form is not CHATS
             read = {*form.columns, *(name for name in columns if parse_column(name)[1] in form.columns)}
-            require_named_partners(columns, read, name)
+            warn_of_inherited_labels(columns, read, name)
             require_partner_columns(form, columns)
             needs = model_needs(self.model_of(), tokenizer, loss, self.args.max_length)
             needs = replace(needs, limit_option=self.limit_option)
             # Processes may number the rows of a stream each from 0.
             names_rows = not isinstance(data, datasets.IterableDataset)
-            encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers, prompts=prompts, names_rows=names_rows)
+            encoder = TextEncoder(
+                form, tokenizer, needs, columns, answers=answers, prompts=prompts, names_rows=names_rows
+            )
         except DataError as error:
             text = str(error)
             separator = " " if text.startswith(("has ", "holds ", "is ")) else ": "
