@@ -52,7 +52,7 @@ from dair_hf.text.problem_tokenizer import build_problem_tokenizer
 COLUMNS = [
     Column("original_accuracy", "accuracy, originals"),
     Column("augmented_accuracy_pairs", "accuracy, partners"),
-    Column("cm", "CM", ("cm_numerator", "cm_denominator")),
+    Column("cm", "CM"),
     Column("both_correct", "both right"),
 ]
 NOTE = "Accuracy of partners, CM and both right: test rows with a partner."

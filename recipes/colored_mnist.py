@@ -47,8 +47,8 @@ from dair_hf.vision.mnist.digits import Digits, load_mnist
 
 COLUMNS = [
     Column("accuracy_c3", "accuracy, C3"),
-    Column("cm_c1_c3", "CM, C1 and C3"),
-    Column("cm_c1_augmentation", "CM, C1 and augmentation"),
+    Column("cm_c1_c3", "CM, C1 and C3", ("cm_numerator_c1_c3", "cm_denominator")),
+    Column("cm_c1_augmentation", "CM, C1 and augmentation", ("cm_numerator_c1_augmentation", "cm_denominator")),
     Column("both_correct_c1_c3", "both right, C1 and C3"),
 ]
 

@@ -41,13 +41,12 @@ from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.modeling import ModelConfig, load_text_classifier
 from dair_hf.text.task import TextConfig, encode_rows, load_rows, text_evaluator, tokenizer_for
 
-# Every test row has a partner, so the originals that are right are the denominator of CM.
 COLUMNS = [
-    Column("original_accuracy", "accuracy, originals", ("cm_denominator", "pairs")),
-    Column("augmented_accuracy", "accuracy, revisions", ("reverse_cm_denominator", "pairs")),
-    Column("cm", "CM, original to revision", ("cm_numerator", "cm_denominator")),
-    Column("reverse_cm", "CM, revision to original", ("reverse_cm_numerator", "reverse_cm_denominator")),
-    Column("both_correct", "both right", ("cm_numerator", "pairs")),
+    Column("original_accuracy", "accuracy, originals"),
+    Column("augmented_accuracy", "accuracy, revisions"),
+    Column("cm", "CM, original to revision"),
+    Column("reverse_cm", "CM, revision to original"),
+    Column("both_correct", "both right"),
 ]
 # Split of a search or a comparison -> split of the data.
 SPLITS = {"validation": "dev", "test": "test"}

@@ -54,7 +54,7 @@ from dair_hf.vision.networks import NetworkConfig, make_network
 CHANNELS = 3
 PAIRED = [
     Column("background_gap", "gap"),
-    Column("cm", "CM", ("cm_numerator", "cm_denominator")),
+    Column("cm", "CM"),
     Column("both_correct", "both right"),
 ]
 

@@ -78,12 +78,13 @@ from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 COLUMNS = [
     Column("original_{accuracy}", "JGA known"),
     Column("augmented_{accuracy}", "JGA unseen"),
-    Column("cm", "CM", ("cm_numerator", "cm_denominator")),
+    Column("cm", "CM"),
+    Column("cm_same_answer", "CM, same state", optional=True),
     Column("both_correct", "both right"),
-    Column("cm_all_rows", "CM, all turns", ("cm_all_rows_numerator", "cm_all_rows_denominator")),
+    Column("cm_all_rows", "CM, all turns"),
     Column("attainable_original_{accuracy}", "JGA known, attainable", optional=True),
     Column("attainable_augmented_{accuracy}", "JGA unseen, attainable", optional=True),
-    Column("attainable_cm", "CM, attainable", ("attainable_cm_numerator", "attainable_cm_denominator"), optional=True),
+    Column("attainable_cm", "CM, attainable", optional=True),
 ]
 # Of test rows with two partners: unseen and misleading names.
 MISLEADING_COLUMNS = [
@@ -101,10 +102,10 @@ MISLEADING_NOTE = (
     "right: turns in which a name changes, right with all their names. All figures"
 )
 NOTE = (
-    "CM and both right: turns in which a name changes. JGA unseen and CM, all turns: all turns, as in the paper; a "
-    "turn without a changed name counts as two identical views. Attainable (shown if it is not all of them): turns "
-    "whose target scores as correct and whose truncated input still contains, in both views, every value of the state "
-    "that the dialogue mentions. CM and right pairs"
+    "Both right: turns in which a name changes; CM: those of them whose state changes, too. JGA unseen and CM, all turns: "
+    "all turns, as in the paper; a turn without a changed name counts as two identical views. Attainable (shown if it is "
+    "not all of them): turns whose target scores as correct and whose truncated input still contains, in both views, "
+    "every value of the state that the dialogue mentions. CM and right pairs"
 )
 
 

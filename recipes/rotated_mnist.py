@@ -55,7 +55,7 @@ from dair_hf.vision.mnist.rotated import RotatedConfig, evaluation_pairs, train_
 
 COLUMNS = [
     Column("original_accuracy", "accuracy"),
-    Column("cm", "CM, 0 and 180 degrees", ("cm_numerator", "cm_denominator")),
+    Column("cm", "CM, 0 and 180 degrees"),
     Column("both_correct", "both right, 0 and 180 degrees"),
 ]
 

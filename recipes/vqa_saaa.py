@@ -65,7 +65,7 @@ from dair_hf.vqa.task import NetworkConfig, VQATask, evaluate_edits, prepare_tas
 COLUMNS = [
     Column("vqa_accuracy", "accuracy"),
     Column("familiar_vqa_accuracy", "accuracy, as in training"),
-    Column("cm", "CM", ("cm_numerator", "cm_denominator")),
+    Column("cm", "CM"),
     Column("both_correct", "both right"),
     Column("flipped", "flipped"),
     Column("pos_to_neg", "pos->neg"),

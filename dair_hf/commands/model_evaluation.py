@@ -28,6 +28,7 @@ from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys, same_classes
 from dair_hf.evaluation.evaluator import PairEvaluator
+from dair_hf.evaluation.statistics import has_few_pairs, is_cm
 from dair_hf.experiments.run_records import provenance
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import write_json
@@ -328,22 +329,24 @@ def _finite(value: Any) -> Any:
 def table_of(metrics: dict[str, Any]) -> Sequence[Sequence[str]]:
     """Return the rows of the printed table: name, value, interval, and numerator and denominator."""
     pairs = metrics.get("partners", metrics["pairs"])  # a row with several partners is as many pairs
-    right = metrics["cm_denominator"]
-    both, revisions = metrics["cm_numerator"], metrics["reverse_cm_denominator"]
-    lines = [
-        ("accuracy, originals", "original_accuracy_pairs", right),
-        ("accuracy, partners", "augmented_accuracy_pairs", revisions),
-        ("CM: of right originals, partners right", "cm", both),
-        ("reverse CM: of right partners, originals right", "reverse_cm", both),
-        ("both right", "both_correct", both),
-        ("right, partner wrong", "pos_to_neg", right - both),
-        ("wrong, partner right", "neg_to_pos", revisions - both),
-        ("answer changes", "flipped", None),
-    ]
-    totals = {"cm": right, "reverse_cm": revisions}
+    lines = {
+        "original_accuracy_pairs": "accuracy, originals",
+        "augmented_accuracy_pairs": "accuracy, partners",
+        "cm": "CM: of right originals, partners right",
+        "reverse_cm": "reverse CM: of right partners, originals right",
+        "cm_same_answer": "CM of pairs with the same label",
+        "cm_all_rows": "CM, all rows",
+        "both_correct": "both right",
+        "pos_to_neg": "right, partner wrong",
+        "neg_to_pos": "wrong, partner right",
+        "flipped": "answer changes",
+    }
     table = [("", "share", "95 % interval", "count")]
-    for label, key, count in lines:
-        table.append((label, *_cells(metrics, key), "" if count is None else f"{count}/{totals.get(key, pairs)}"))
+    for key in filter(metrics.__contains__, lines):
+        count = f"{metrics[f'{key}_numerator']}/{metrics[f'{key}_denominator']}" if is_cm(key) else ""
+        if not is_cm(key) and metrics[key] is not None:
+            count = f"{round(metrics[key] * pairs)}/{pairs}"
+        table.append((lines[key], *_cells(metrics, key), count))
     if metrics["rows"] != metrics["pairs"]:
         table.append(("accuracy, all originals", *_cells(metrics, "original_accuracy"), f"of {metrics['rows']}"))
     if "all_correct" in metrics:
@@ -352,6 +355,8 @@ def table_of(metrics: dict[str, Any]) -> Sequence[Sequence[str]]:
 
 
 def _cells(metrics: dict[str, Any], key: str) -> tuple[str, str]:
+    if has_few_pairs(metrics, key):
+        return "-", ""
     value, low, high = (metrics.get(name) for name in (key, f"{key}_low", f"{key}_high"))
     interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
     return ("undefined" if value is None else f"{value:.3f}"), interval

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.view_index import PairIndex, as_plain
 
 Correct = Callable[[list[Any], list[Any]], ArrayLike]
 
@@ -32,6 +32,8 @@ class PairEvaluation(NamedTuple):
         predictions: M predictions.
         references: M references.
         clusters: Independent units, one name per row; None: single rows.
+        same_answer: Whether the reference of each partner equals that of its original, `[N, P]` bool; None if no
+            reference changes, as for invariant data.
     """
 
     metrics: dict[str, Any]
@@ -42,6 +44,7 @@ class PairEvaluation(NamedTuple):
     predictions: list[Any]
     references: list[Any]
     clusters: Sequence[Any] | None
+    same_answer: NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class PairEvaluator:
         """Return the names of the metrics of correctness."""
         partners = np.ones((1, 2), dtype=bool)  # several have all keys
         changed = None if self.answers is None else ~partners
-        return set(self._renamed(correctness_metrics([True], partners, answer_changed=changed)))
+        return set(self._renamed(correctness_metrics([True], partners, answer_changed=changed, same_answer=partners)))
 
     def _renamed(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return metrics under keys with the name of the accuracy."""
@@ -156,7 +159,8 @@ class PairEvaluator:
     ) -> dict[str, Any]:
         """Evaluate two lists of predictions, from any system.
 
-        CM = P(H(z~) = 1 | H(z) = 1) over the rows with a partner (the paper's consistency metric).
+        CM = P(H(z~) = 1 | H(z) = 1) over the pairs (the paper's consistency metric). Where the references of some pairs
+        differ and those of others are equal, `cm` is over the former, and `cm_same_answer` over the latter.
 
         Args:
             predictions: Predictions for the N original views.
@@ -171,9 +175,11 @@ class PairEvaluator:
             intervals: Whether to compute 95 % intervals.
 
         Returns:
-            `rows` and `pairs`; over the pairs of an original and a partner `cm`, `cm_numerator`, `cm_denominator`, the
-            same with `reverse_cm` from partner to original, `both_correct`, `pos_to_neg`, `neg_to_pos`, `neg_to_neg`,
-            `original_<accuracy_name>_pairs`, `augmented_<accuracy_name>_pairs` and their mean
+            `rows` and `pairs`; over the pairs with different references, or all pairs if no reference differs, `cm`,
+            `cm_numerator`, `cm_denominator`, and the same with `reverse_cm` from partner to original; over the other
+            pairs, if there are both kinds, the same with `cm_same_answer`; over all pairs `both_correct`,
+            `pos_to_neg`, `neg_to_pos`, `neg_to_neg`, `original_<accuracy_name>_pairs`,
+            `augmented_<accuracy_name>_pairs` and their mean
             `both_views_<accuracy_name>`; if rows have several partners `partners`, `all_correct` and the CM of
             every partner number, `cm_partner_1` and so on; over all rows (one without a partner counts as two identical
             views) `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm_all_rows`, `cm_all_rows_numerator`,
@@ -246,6 +252,7 @@ class PairEvaluator:
             index.require_one_per_row("clusters", clusters)
         correct = as_correct(self.correct(predictions, references), "correct", index.describe_view)
         original, augmented = index.by_row("correct", correct)
+        same_answer = _same_references(index, references)
         answers = predictions if self.answers is None else self.answers(predictions)
         changed = None if self.answers is None else _changed(index, answers)
         scores = {
@@ -264,6 +271,7 @@ class PairEvaluator:
                 index.partners[rows],
                 units,
                 answer_changed=None if changed is None else changed[rows],
+                same_answer=None if same_answer is None else same_answer[rows],
                 intervals=intervals,
             )
             means = {name: (top[rows], bottom[rows]) for name, (top, bottom) in scores.items()}
@@ -273,7 +281,7 @@ class PairEvaluator:
         metrics = metrics_over(np.ones_like(original))
         for name, rows in masks.items():
             metrics |= {f"{name}_{key}": value for key, value in metrics_over(rows).items()}
-        return PairEvaluation(metrics, correct, answers, self, index, predictions, references, clusters)
+        return PairEvaluation(metrics, correct, answers, self, index, predictions, references, clusters, same_answer)
 
 
 def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
@@ -341,6 +349,14 @@ def _scores_by_row(index: PairIndex, name: str, values: ArrayLike) -> tuple[NDAr
                 "return one number per prediction"
             )
     return by_row
+
+
+def _same_references(index: PairIndex, references: Sequence[Any]) -> NDArray[np.bool_] | None:
+    """Return for every partner whether its reference equals that of its original, `[N, P]`; None if none differs."""
+    plain = [as_plain(reference) for reference in references]
+    of_originals = [plain[row] for row in index.rows.tolist()]
+    same = [bool(one == other) for one, other in zip(of_originals, plain, strict=True)]
+    return None if all(same) else index.by_row("references", same)[1]
 
 
 def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:

@@ -16,6 +16,8 @@ from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from dair_hf.errors import DataError, UndefinedMetricWarning
 
+CM_MIN_PAIRS = 30  # tables show a CM of fewer pairs as "-"
+
 
 def is_cm(metric: str) -> bool:
     """Return whether a metric is a CM, which chooses nothing: a model that answers all inputs alike has 1.0."""
@@ -65,6 +67,7 @@ def correctness_metrics(
     clusters: Sequence[str] | None = None,
     *,
     answer_changed: Any = None,
+    same_answer: Any = None,
     intervals: bool = True,
     confidence: float = 0.95,
 ) -> dict[str, float | int]:
@@ -74,7 +77,9 @@ def correctness_metrics(
 
         cm = P(H(z~) = 1 | H(z) = 1) = cm_numerator / cm_denominator = #(both correct) / #(original correct)
 
-    over the pairs, the rows that augmentation changed. Some rows are not changed, such as a dialogue turn without a
+    over the pairs, the rows that augmentation changed. Where only some of the changed inputs have another answer, such
+    as a renamed hotel that the state holds, `cm` is over these pairs, and `cm_same_answer` over the others: a model
+    that answers nothing is right on both views of those. Some rows are not changed, such as a dialogue turn without a
     name to replace. The paper's tables include them with z~ = z, so that they count as consistent if they are correct:
     this is `cm_all_rows`. It grows with the share of unchanged rows, whatever the model; `cm` does not. A model that is
     seldom correct may have a high CM, so compare `both_correct`, too: the share of pairs with both views correct, which
@@ -94,13 +99,17 @@ def correctness_metrics(
         clusters: `[N]` str, units that are independent of each other, such as dialogue ids. None: single rows.
         answer_changed: `[N]` or `[N, P]`, whether the predicted answers to original and partner differ, correct or not;
             adds two keys. Ignored for absent partners.
+        same_answer: `[N]` or `[N, P]`, whether the right answers to original and partner are the same; adds
+            `cm_same_answer`. Ignored for absent partners. None: `cm` is over all pairs.
         intervals: Whether to compute intervals.
         confidence: Coverage of the intervals, in (0, 1); `ratio_intervals` says how they are made.
 
     Returns:
         `rows` and `pairs` (rows with a partner) as int. As float, each with `<key>_low` and `<key>_high`:
 
-        - over the pairs: `cm`, `reverse_cm`; `original_accuracy_pairs`, `augmented_accuracy_pairs`, and their mean
+        - over the pairs with different right answers: `cm`, `reverse_cm`; with `same_answer` also `cm_same_answer`,
+          over the other pairs;
+        - over the pairs: `original_accuracy_pairs`, `augmented_accuracy_pairs`, and their mean
           `both_views_accuracy`; `both_correct`, `pos_to_neg`, `neg_to_pos` and `neg_to_neg`, shares that add up to 1;
           with `answer_changed` also `flipped` (the answer changed) and `neg_to_neg_flipped` (it changed and both are
           wrong: "neg->neg" in the paper's table on IV-VQA);
@@ -110,8 +119,7 @@ def correctness_metrics(
           `cm_partner_2` and so on, the CM of the pairs with that partner number, and likewise
           `augmented_accuracy_partner_1`, their accuracy. The number of pairs, over all rows, is `partners`, as int.
 
-        Of `cm`, `reverse_cm` and `cm_all_rows` also `<key>_numerator` and `<key>_denominator`, as int. A ratio over no
-        rows is NaN.
+        Of every CM also `<key>_numerator` and `<key>_denominator`, as int. A ratio over no rows is NaN.
 
     Raises:
         DataError: Lengths or numbers of partners differ, a value is neither 0 nor 1, or a setting is out of range.
@@ -137,21 +145,27 @@ def correctness_metrics(
     # Of every row one view, whether it has partners or not.
     views = partner.copy()
     views[~partner.any(1), 0] = True
+    same = np.zeros_like(partner)
+    if same_answer is not None:
+        same[partner] = _correct_of_pairs("same_answer", same_answer, partner)
+    changed = partner & ~same
     cm = first & augmented
     ratios: dict[str, tuple[ArrayLike, ArrayLike]] = {
         "original_accuracy": (original, np.ones_like(original)),
         "augmented_accuracy": _counts(augmented, views),
         "original_accuracy_pairs": _counts(first, partner),
         "augmented_accuracy_pairs": _counts(augmented, partner),
-        "cm": _counts(cm, first & partner),
+        "cm": _counts(cm, first & changed),
         "cm_all_rows": _counts(cm, first & views),
         "both_correct": _counts(cm, partner),
         "pos_to_neg": _counts(first & ~augmented, partner),
         "neg_to_pos": _counts(~first & augmented, partner),
         "neg_to_neg": _counts(~first & ~augmented, partner),
-        "reverse_cm": _counts(cm, augmented & partner),
+        "reverse_cm": _counts(cm, augmented & changed),
         "both_views_accuracy": ((first & partner).sum(1) + (augmented & partner).sum(1), 2 * partner.sum(1)),
     }
+    if same_answer is not None:
+        ratios["cm_same_answer"] = _counts(cm, first & same)
     if answer_changed is not None:
         flipped = np.zeros_like(partner)
         flipped[partner] = _correct_of_pairs("answer_changed", answer_changed, partner)
@@ -163,9 +177,10 @@ def correctness_metrics(
         counts["partners"] = int(partner.sum())
         ratios["all_correct"] = (paired & (cm | ~partner).all(1), paired)
         for number, exists in enumerate(partner.T):
-            ratios[f"cm_partner_{number + 1}"] = (cm[:, number] & exists, original & exists)
+            of_cm = original & changed[:, number]
+            ratios[f"cm_partner_{number + 1}"] = (cm[:, number] & of_cm, of_cm)
             ratios[f"augmented_accuracy_partner_{number + 1}"] = (augmented[:, number] & exists, exists)
-    for name in ("cm", "reverse_cm", "cm_all_rows"):
+    for name in filter(is_cm, ratios):
         numerator, denominator = map(np.sum, ratios[name])
         counts |= {f"{name}_numerator": int(numerator), f"{name}_denominator": int(denominator)}
     if not partner.any():
@@ -176,6 +191,16 @@ def correctness_metrics(
             stacklevel=2,
         )
     return counts | ratios_with_intervals(ratios, clusters, intervals=intervals, confidence=confidence)
+
+
+def is_cm(key: str) -> bool:
+    """Return whether a metric is a CM, by its key: "cm", "reverse_cm", "attainable_cm", "cm_partner_1" and so on."""
+    return "cm" in key.split("_")
+
+
+def has_few_pairs(metrics: Mapping[str, Any], key: str) -> bool:
+    """Return whether a metric is a CM of so few pairs that tables show it as "-"."""
+    return is_cm(key) and metrics.get(f"{key}_denominator", CM_MIN_PAIRS) < CM_MIN_PAIRS
 
 
 def ratios_with_intervals(

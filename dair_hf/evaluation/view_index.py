@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,20 @@ class PairIndex:
                         f"{path}: row {values[0]!r} ({values[1]} view): prediction or label cannot be written as JSON "
                         f"({error}); give texts, numbers, lists or tensors"
                     ) from error
+
+
+def as_plain(value: Any) -> Any:
+    """Return a value with lists for arrays, tensors and tuples at any depth, so that two values can be compared.
+
+    Example:
+        >>> as_plain({"boxes": np.array([1, 2])}) == as_plain({"boxes": (1.0, 2.0)})
+        True
+    """
+    if isinstance(value, Mapping):
+        return {key: as_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _as_lists(value: Any) -> Any:

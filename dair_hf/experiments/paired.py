@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dair_hf.evaluation.paired import PairedDifference, paired_difference
+from dair_hf.evaluation.statistics import CM_MIN_PAIRS
 from dair_hf.experiments.outcomes import Outcomes
 from dair_hf.experiments.run_records import lambda_of, records_by_method
 from dair_hf.io.files import write_json, write_text
@@ -27,7 +28,7 @@ CONSTANT = (
 METRICS: Mapping[str, tuple[str, str, str]] = {
     "original_accuracy": ("original", "original", "rows"),
     "augmented_accuracy_pairs": ("augmented", "augmented", "pairs"),
-    "cm": ("CM", "both", "original_of_pairs"),
+    "cm": ("CM", "cm_both", "cm_original"),
     "both_correct": ("both right", "both", "pairs"),
 }
 
@@ -41,8 +42,8 @@ def paired_differences(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] |
     Returns:
         `baseline` (DA-ERM, or else the first method that has only one lambda, or none), `rows` and `clusters` (numbers
         of test rows and of independent units), `differences` (method -> `seeds`, those that both have, and the
-        `PairedDifference` of each of `METRICS` that is defined in all of these runs), and `left_out` (method ->
-        reason). None if no method can be compared with another: the lambdas of one method, as in a search, are not
+        `PairedDifference` of each of `METRICS` that is defined in all of these runs, CM over enough pairs), and
+        `left_out` (method -> reason). None if no method can be compared with another: the lambdas of one method, as in a search, are not
         compared with each other.
     """
     by_method = records_by_method(records)
@@ -172,6 +173,7 @@ def _differences(first: Sequence[Outcomes], second: Sequence[Outcomes]) -> dict[
     found = {}
     for key, (_, *names) in METRICS.items():
         left, right = ([np.stack([run[name] for run in runs]) for name in names] for runs in sums)
-        if all(part[1].sum(1).all() for part in (left, right)):
+        needed = CM_MIN_PAIRS if key == "cm" else 1
+        if all((part[1].sum(1) >= needed).all() for part in (left, right)):
             found[key] = paired_difference(left, right, clusters)
     return found

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dair_hf.evaluation.statistics import CM_MIN_PAIRS, is_cm
 from dair_hf.experiments.plots import save_figure
 from dair_hf.experiments.run_records import records_by_method
 from dair_hf.experiments.samples import Sample
@@ -19,7 +20,8 @@ class Column(NamedTuple):
     Attributes:
         key: Key in the metrics of a record.
         title: Heading.
-        counts: Keys of numerator and denominator, shown if a method has one run.
+        counts: Keys of numerator and denominator of a CM; None: `<key>_numerator` and `<key>_denominator`. Both are
+            shown if a method has one run, else the denominator n. A CM of fewer than `CM_MIN_PAIRS` pairs is undefined.
         optional: Whether a comparison leaves the column out if no run has the metric.
     """
 
@@ -70,7 +72,9 @@ def write_comparison(
     Returns:
         The Markdown table.
     """
-    columns = [c for c in columns if not c.optional or any(c.key in record["metrics"] for record in records)]
+    columns = [
+        _named(c, records) for c in columns if not c.optional or any(c.key in record["metrics"] for record in records)
+    ]
     table = comparison_table(records, columns)
     several = len(records_by_method(records)) < len(records)
     spread = ["Mean ± standard deviation over the runs."] if several else []
@@ -103,7 +107,7 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
     width = 0.8 / len(methods)
     for index, (method, runs) in enumerate(methods.items()):
         values = [_defined(runs, column) for column in columns]
-        samples = [Sample.of([run.get(column.key) for run in runs]) for column in columns]
+        samples = [Sample.of([_value(run, column) for run in runs]) for column in columns]
         centers = [column + (index - (len(methods) - 1) / 2) * width for column in range(len(columns))]
         heights = [sample.mean if sample else 0.0 for sample in samples]
         bars = axes.bar(centers, heights, width * 0.92, label=method, color=f"C{index}")
@@ -131,15 +135,36 @@ def _metrics_by_method(records: Sequence[Mapping[str, Any]]) -> dict[str, list[M
 
 
 def _defined(runs: Sequence[Mapping[str, Any]], column: Column) -> list[float]:
-    return [value for run in runs if (value := run.get(column.key)) is not None]
+    return [value for run in runs if (value := _value(run, column)) is not None]
+
+
+def _value(run: Mapping[str, Any], column: Column) -> float | None:
+    """Return a metric of a run; None if it is undefined, or a CM over too few pairs."""
+    return None if any(bottom < CM_MIN_PAIRS for _, bottom in _counts([run], column)) else run.get(column.key)
+
+
+def _counts(runs: Sequence[Mapping[str, Any]], column: Column) -> list[tuple[int, int]]:
+    """Return numerator and denominator of a CM in each run that has them; older records do not have all."""
+    top, bottom = column.counts or (f"{column.key}_numerator", f"{column.key}_denominator")
+    return [(run[top], run[bottom]) for run in runs if is_cm(column.key) and top in run and bottom in run]
+
+
+def _named(column: Column, records: Sequence[Mapping[str, Any]]) -> Column:
+    """Return a column whose title says so if its CM is over all changed pairs, as older records have it."""
+    is_older = any("same_answer" not in record.get("outcomes", {"same_answer": None}) for record in records)
+    if not is_older or not is_cm(column.key) or "all_rows" in column.key:
+        return column
+    return column._replace(title=f"{column.title}, changed pairs")
 
 
 def _cell(runs: Sequence[Mapping[str, Any]], column: Column) -> str:
-    values = [run.get(column.key) for run in runs]
+    values = [_value(run, column) for run in runs]
     sample, undefined = Sample.of(values), values.count(None)
     if sample is None:
         return "-" if undefined == len(runs) else f"- (undefined in {undefined} of {len(runs)} runs)"
-    if sample.seeds > 1:
-        return f"{sample.mean:.3f} ± {sample.std:.3f}"
-    counts = "" if column.counts is None else f" ({runs[0][column.counts[0]]}/{runs[0][column.counts[1]]})"
-    return f"{sample.mean:.3f}{counts}"
+    counts = _counts(runs, column)
+    if sample.seeds == 1:
+        return f"{sample.mean:.3f}" + "".join(f" ({top}/{bottom})" for top, bottom in counts)
+    rows = sorted({bottom for _, bottom in counts})
+    n = " to ".join(map(str, rows[:: max(1, len(rows) - 1)]))
+    return f"{sample.mean:.3f} ± {sample.std:.3f}" + (f" (n = {n})" if n else "")

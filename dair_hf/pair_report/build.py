@@ -76,6 +76,7 @@ class PairValues:
         weights: Gradient weights c and c~, `[2, N]`, see `gradient_weights_of`; None if the run did not use DAIR on
             losses, or lambda is None.
         correct: Correctness of both views, `[N, 2]` bool; None without an evaluator.
+        same_answer: Whether both views have the same reference, `[N]` bool; None if no reference changes.
         answers: Answers to both views, N lists of two; None without an evaluator.
     """
 
@@ -88,6 +89,7 @@ class PairValues:
     dair_lambda: float | None
     weights: np.ndarray | None
     correct: np.ndarray | None = None
+    same_answer: np.ndarray | None = None
     answers: list[list[str]] | None = None
 
 
@@ -139,9 +141,9 @@ def build_report(
     sums = steps = np.zeros(len(rows))
     if was_trained:
         sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows], pairs[1])
-    correct, answers = None, None
+    correct, same_answer, answers = None, None, None
     if evaluator is not None:
-        correct, answers = _correctness(trainer, data, views, pairs, evaluator, gen_kwargs)
+        correct, same_answer, answers = _correctness(trainer, data, views, pairs, evaluator, gen_kwargs)
     # Of all rows, as training counts them: rows without a partner add tokens, but no pair.
     _, pair_count, tokens = BatchLayout(targets > 0, targets).counts(with_partners=True)
     dair_lambda = trainer.lambda_control.latest
@@ -154,6 +156,7 @@ def build_report(
         dair_lambda,
         gradient_weights_of(trainer.args, rows, left, right, dair_lambda, tokens / (2 * pair_count)),
         correct,
+        same_answer,
         answers,
     )
 
@@ -184,7 +187,11 @@ def _assemble(
     if values.weights is not None:
         columns |= dict(zip(("weight_original", "weight_augmented"), values.weights[:, order].tolist(), strict=True))
     by_group = [] if correct is None else [("all pairs", [["all pairs"]] * len(left)), *groupings.items()]
-    tables = [] if correct is None else [correctness_by_group(name, groups, correct) for name, groups in by_group]
+    tables = (
+        []
+        if correct is None
+        else [correctness_by_group(name, groups, correct, values.same_answer) for name, groups in by_group]
+    )
     texts = [options.texts] if isinstance(options.texts, str) else options.texts
     contents = PairContents(trainer.processing_class, texts, label_names(trainer.model))
     worst = []
@@ -291,8 +298,8 @@ def _correctness(
     pairs: tuple[np.ndarray, np.ndarray],
     evaluator: PairEvaluator | Correct | PairEvaluation,
     gen_kwargs: dict[str, Any],
-) -> tuple[np.ndarray, list[list[str]]]:
-    """Return correctness and answers of both views of pairs (their rows, and numbers of partners), `[K, 2]` each."""
+) -> tuple[np.ndarray, np.ndarray | None, list[list[str]]]:
+    """Return `correct`, `same_answer` and `answers` of `PairValues`, for pairs of a row and a partner number."""
     if isinstance(evaluator, PairEvaluation):
         evaluation = evaluator
     else:
@@ -303,7 +310,8 @@ def _correctness(
     original, partners = views.by_row("answers", np.arange(len(shown)))
     rows, numbers = pairs
     of_pairs = np.stack([original[rows], partners[rows, numbers - 1]], axis=1)
-    return right[of_pairs], [[shown[view] for view in both] for both in of_pairs.tolist()]
+    same_answer = None if evaluation.same_answer is None else evaluation.same_answer[rows, numbers - 1]
+    return right[of_pairs], same_answer, [[shown[view] for view in both] for both in of_pairs.tolist()]
 
 
 def _shown(answer: Any) -> str:

@@ -26,6 +26,7 @@ from dair_hf.pair_report.report import (
     JSON_FILE,
     PAGE_FILE,
     PairReport,
+    cm_text,
     is_report,
     number_text,
     pair_name,
@@ -94,6 +95,7 @@ def render_page(report: PairReport) -> str:
         script=Markup(script),
         script_hashes=Markup(" ".join(f"'sha256-{_digest(source)}'" for source in (plotly, script))),
         share=share_text,
+        cm=cm_text,
         number=number_text,
         segments=_segments,
         verdict=_verdict,
@@ -159,7 +161,7 @@ def tiles_of(summary: dict[str, Any]) -> list[Tile]:
         tiles.append(Tile("unlearned", share_text(summary["unlearned_share"]), "of the pairs"))
     if "cm" in summary:
         of = f"{summary['cm_numerator']} of {summary['cm_denominator']} right originals"
-        tiles.append(Tile("CM", share_text(summary["cm"]), of))
+        tiles.append(Tile("CM", cm_text(summary), of))
         tiles.append(Tile("both right", share_text(summary["both_correct"]), "of the pairs"))
     return tiles
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dair_hf.errors import DataError
+from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.io.files import FilePath, read_json
 
 FORMAT = "dair_hf pair report 1"
@@ -170,6 +171,11 @@ def share_text(value: float | None) -> str:
         ('12.3 %', '–')
     """
     return "–" if value is None or value != value else f"{value:.1%}".replace("%", " %")
+
+
+def cm_text(metrics: dict[str, Any]) -> str:
+    """Write CM in percent, if it is over enough pairs."""
+    return share_text(None if has_few_pairs(metrics, "cm") else metrics["cm"])
 
 
 def number_text(value: float | None) -> str:

@@ -108,13 +108,16 @@ def losses_by_group(name: str, grouping: Grouping, original: np.ndarray, augment
     return {"name": name, "groups": groups}
 
 
-def correctness_by_group(name: str, grouping: Grouping, correct: np.ndarray) -> dict[str, Any]:
+def correctness_by_group(
+    name: str, grouping: Grouping, correct: np.ndarray, same_answer: np.ndarray | None = None
+) -> dict[str, Any]:
     """Return CM and flips of the pairs of each group.
 
     Args:
         name: Name of the grouping.
         grouping: Groups of each of N pairs.
         correct: Correctness of both views of each pair, `[N, 2]` bool.
+        same_answer: Whether both views have the same reference, `[N]` bool; these pairs do not enter CM. None: all do.
 
     Example:
         >>> right = np.array([[True, True], [True, False]])
@@ -125,7 +128,11 @@ def correctness_by_group(name: str, grouping: Grouping, correct: np.ndarray) -> 
     for group, chosen in _members(grouping).items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedMetricWarning)  # an undefined CM is shown as such
-            metrics = correctness_metrics(*correct[chosen].T, intervals=False)
+            metrics = correctness_metrics(
+                *correct[chosen].T,
+                same_answer=None if same_answer is None else same_answer[chosen],
+                intervals=False,
+            )
         groups.append({"name": group, "pairs": len(chosen), **{key: metrics[key] for key in CM_AND_FLIPS}})
     return {"name": name, "groups": groups}
 

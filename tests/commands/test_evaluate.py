@@ -62,14 +62,16 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def figures(right: list[tuple[bool, bool | None]]) -> dict[str, tuple[int, int]]:
-    """Numerators and denominators, counted one by one."""
+def figures(right: list[tuple[bool, bool | None]], labels: list[tuple[str, str | None]]) -> dict[str, tuple[int, int]]:
+    """Numerators and denominators, counted one by one; those of CM over the pairs whose labels differ, if any do."""
     pairs = [(first, second) for first, second in right if second is not None]
+    of_cm = [pair for pair, (one, other) in zip(right, labels, strict=True) if None not in pair and one != other]
+    of_cm = of_cm or pairs
     return {
         "original_accuracy_pairs": (sum(a for a, _ in pairs), len(pairs)),
         "augmented_accuracy_pairs": (sum(b for _, b in pairs), len(pairs)),
-        "cm": (sum(a and b for a, b in pairs), sum(a for a, _ in pairs)),
-        "reverse_cm": (sum(a and b for a, b in pairs), sum(b for _, b in pairs)),
+        "cm": (sum(bool(a and b) for a, b in of_cm), sum(a for a, _ in of_cm)),
+        "reverse_cm": (sum(bool(a and b) for a, b in of_cm), sum(bool(b) for _, b in of_cm)),
         "both_correct": (sum(a and b for a, b in pairs), len(pairs)),
         "pos_to_neg": (sum(a and not b for a, b in pairs), len(pairs)),
         "neg_to_pos": (sum(b and not a for a, b in pairs), len(pairs)),
@@ -77,8 +79,10 @@ def figures(right: list[tuple[bool, bool | None]]) -> dict[str, tuple[int, int]]
     }
 
 
-def assert_figures(metrics: dict[str, Any], right: list[tuple[bool, bool | None]]) -> None:
-    for key, (top, bottom) in figures(right).items():
+def assert_figures(
+    metrics: dict[str, Any], right: list[tuple[bool, bool | None]], labels: list[tuple[str, str | None]]
+) -> None:
+    for key, (top, bottom) in figures(right, labels).items():
         assert metrics[key] == (pytest.approx(top / bottom) if bottom else None), key
         if bottom:
             assert metrics[f"{key}_low"] <= metrics[key] <= metrics[f"{key}_high"]
@@ -111,9 +115,13 @@ def test_classifier_against_a_plain_loop(tmp_path: Path, models: Path, capsys: p
         of_row = {line[1]: line[4] for line in expected if line[0] == str(number)}
         right.append((of_row["original"], of_row.get("augmented")))
     assert 0 < sum(first for first, _ in right) < len(right), "the case must hold right and wrong answers"
-    assert_figures(record["metrics"], right)
-    top, bottom = figures(right)["cm"]
+    labels = [(row["label"], row["augmented_label"]) for row in CLASSES]
+    assert_figures(record["metrics"], right, labels)
+    top, bottom = figures(right, labels)["cm"]
     (line,) = (line for line in printed if line.startswith("CM:"))
+    assert line.split()[-2:] == ["-", f"{top}/{bottom}"]  # over too few pairs
+    top, bottom = figures(right, labels)["original_accuracy_pairs"]
+    (line,) = (line for line in printed if line.startswith("accuracy, originals"))
     assert line.endswith(f"{top}/{bottom}") and f"{top / bottom:.3f}" in line
     assert printed[-1].startswith("took ") and str(out / "predictions.jsonl") in printed[-1]
     assert record["pairs"] == {"path": str(pairs), "fingerprint": f"sha256:{sha256_of(pairs)}", "rows": len(CLASSES)}
@@ -164,7 +172,7 @@ def test_generated_answers_against_generate(
          answer(row["augmented_source"]).split() == row["augmented_target"].split())
         for row in rows
     ]  # fmt: skip
-    assert_figures(record["metrics"], right)
+    assert_figures(record["metrics"], right, [(row["target"], row["augmented_target"]) for row in rows])
     assert record["settings"]["match"] == "exact" and record["settings"]["max_new_tokens"] == 3
     assert any(first for first, _ in right) and not all(first for first, _ in right)
 
@@ -207,7 +215,8 @@ def test_partners_without_a_target_column_have_the_target_of_their_original(
         for number, ((original, partner), wanted) in enumerate(zip(texts, targets, strict=True))
     ]  # fmt: skip
     assert [partner for _, partner in right] == [False, True, False, True, None]
-    assert_figures(json.loads((out / "evaluation.json").read_text())["metrics"], right)
+    metrics = json.loads((out / "evaluation.json").read_text())["metrics"]
+    assert_figures(metrics, right, [(wanted, wanted) for wanted in targets])
     shown = json.loads((out / "pair_report.json").read_text())["worst"]
     assert {(field["original"], field["augmented"]) for pair in shown for field in pair["fields"]
             if field["name"] == target} == {(wanted, wanted) for wanted in targets[:4]}  # fmt: skip

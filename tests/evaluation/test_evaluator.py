@@ -40,6 +40,7 @@ def evaluated(
     answers: Sequence[Any] | None = None,
     scores: dict[str, Any] | None = None,
     accuracy_name: str = "accuracy",
+    references: list[Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Return metrics of views with given correctness, answers and scores."""
@@ -49,7 +50,8 @@ def evaluated(
         {name: lambda predictions, references, values=values: values for name, values in (scores or {}).items()},
         accuracy_name=accuracy_name,
     )
-    return evaluator.evaluate_views(views() if index is None else index, [], [], **settings).metrics
+    index = views() if index is None else index
+    return evaluator.evaluate_views(index, [], references or [None] * len(index), **settings).metrics
 
 
 def test_evaluation_by_hand() -> None:
@@ -68,7 +70,8 @@ def test_lists_of_predictions_are_evaluated_like_views_of_a_data_set() -> None:
         lambda predictions, references: [p == r for p, r in zip(predictions, references, strict=True)]
     )
     found = evaluator(["a", "x", "c"], ["q", None, "C"], ["a", "b", "c"], ["A", None, "C"], clusters=DIALOGUES)
-    assert found == pytest.approx(evaluated([True, False, True, False, True], clusters=DIALOGUES), nan_ok=True)
+    expected = evaluated([True, False, True, False, True], clusters=DIALOGUES, references=["a", "b", "c", "A", "C"])
+    assert found == pytest.approx(expected, nan_ok=True)
     same = evaluator(["a", "x"], ["a", "b"], ["a", "b"], intervals=False)  # the same references for both views
     assert (same["original_accuracy"], same["augmented_accuracy"], same["cm"]) == (0.5, 1.0, 1.0)
     named = {"row_ids": ["r0", "r1"], "intervals": False}
@@ -164,6 +167,69 @@ def test_a_score_named_like_a_metric_is_refused(name: str, key: str) -> None:
         evaluated([True] * 5, scores={name: [0.5] * 5})
     renamed = evaluated([True] * 5, scores={name: [0.5] * 5}, accuracy_name="joint_goal_accuracy", intervals=False)
     assert (renamed["original_joint_goal_accuracy"], renamed[f"original_{name}"]) == (1.0, 0.5)
+
+
+EMPTY: dict[str, list[str]] = {}
+STATES = [{"hotel-name": ["a", "the a"]}, {"hotel-area": ["east"]}, {}]
+OF_PARTNERS = [{"hotel-name": ["x", "the x"]}, {"hotel-area": ["east"]}, {}]
+
+
+@pytest.mark.parametrize("answer", ["nothing", "alike", "original"])
+@pytest.mark.parametrize(
+    ("references", "augmented"),
+    [
+        ([EMPTY, *STATES] * 20, [EMPTY, *OF_PARTNERS] * 20),
+        ([["4", "four"], ["5"]] * 40, [["3", "three"], ["5"]] * 40),
+        ([1.5, 2.0, 3] * 30, [1.5, 2.5, 3.0] * 30),
+        ([np.array([1, 2]), np.array([1, 2])] * 20, [np.array([1, 2]), np.array([2, 1])] * 20),
+        ([torch.tensor(1), torch.tensor(0)] * 20, [torch.tensor(1), torch.tensor(1)] * 20),
+    ],
+)
+def test_cm_is_over_the_pairs_whose_answer_changes(references: list[Any], augmented: list[Any], answer: str) -> None:
+    """Against counts in plain Python; clusters, so that the intervals of the two kinds are compared as well."""
+    given = {"nothing": {}, "alike": references[-1]}
+
+    def text(value: Any) -> str:
+        return str(value.tolist() if hasattr(value, "tolist") else float(value) if isinstance(value, int) else value)
+
+    def correct(predictions: list[Any], wanted: list[Any]) -> list[bool]:
+        return [text(one) == text(other) for one, other in zip(predictions, wanted, strict=True)]
+
+    evaluator = PairEvaluator(correct)
+    before = references if answer == "original" else [given[answer]] * len(references)
+    after = before
+    clusters = [str(row // 5) for row in range(len(references))]
+    found = evaluator(before, after, references, augmented, clusters=clusters)
+    counts = {True: [0, 0], False: [0, 0]}
+    rows: dict[bool, list[int]] = {True: [], False: []}
+    for row, (prediction, one, other) in enumerate(zip(before, references, augmented, strict=True)):
+        changes = text(one) != text(other)
+        rows[changes].append(row)
+        right = text(prediction) == text(one)
+        counts[changes][0] += right and text(prediction) == text(other)
+        counts[changes][1] += right
+    for key, changes in (("cm", True), ("cm_same_answer", False)):
+        top, bottom = counts[changes]
+        assert (found[f"{key}_numerator"], found[f"{key}_denominator"]) == (top, bottom)
+        assert found[key] == pytest.approx(top / bottom if bottom else math.nan, nan_ok=True)
+        alone = evaluator(
+            *([values[row] for row in rows[changes]] for values in (before, after, references, augmented)),
+            clusters=[clusters[row] for row in rows[changes]],
+        )
+        for limit in ("low", "high"):  # of one kind alone the headline is over all pairs
+            assert found[f"{key}_{limit}"] == pytest.approx(alone[f"cm_{limit}"], nan_ok=True)
+    assert counts[True][0] == 0  # whoever answers both views alike is never right on both
+    assert found["cm_all_rows_numerator"] == sum(top for top, _ in counts.values())
+
+
+def test_a_subset_without_changed_answers_has_no_cm() -> None:
+    """Whether answers change is a matter of the whole data: otherwise a subset would have another CM."""
+    evaluator = PairEvaluator(same_classes)
+    found = evaluator([1, 1], [1, 0], [1, 1], [1, 0], subsets={"same": [True, False]}, intervals=False)
+    assert (found["cm"], found["cm_same_answer"], found["same_cm_same_answer"]) == (1.0, 1.0, 1.0)
+    assert math.isnan(found["same_cm"]) and found["same_cm_denominator"] == 0
+    invariant = evaluator([1, 1], [1, 0], [1, 1], subsets={"first": [True, False]}, intervals=False)
+    assert (invariant["cm"], invariant["first_cm"]) == (0.5, 1.0) and "cm_same_answer" not in invariant
 
 
 def test_scores_and_subsets_with_a_common_key_are_refused() -> None:

@@ -69,17 +69,20 @@ def test_hand_worked_rows() -> None:
     }
 
 
-ROWS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=30)
+ROWS = st.lists(st.tuples(*[st.booleans()] * 5), min_size=1, max_size=30)
 
 
 @given(ROWS)
-def test_metrics_match_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) -> None:
-    original, augmented, changed, partner = (list(column) for column in zip(*rows, strict=True))
+def test_metrics_match_plain_loops(rows: list[tuple[bool, bool, bool, bool, bool]]) -> None:
+    original, augmented, changed, partner, same = (list(column) for column in zip(*rows, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndefinedMetricWarning)
-        found = correctness_metrics(original, augmented, partner, answer_changed=changed, intervals=False)
-    pairs = [(before, after, other) for before, after, other, paired in rows if paired]
-    views = [(before, after if paired else before) for before, after, _, paired in rows]
+        found = correctness_metrics(
+            original, augmented, partner, answer_changed=changed, same_answer=same, intervals=False
+        )
+    pairs = [(before, after, other) for before, after, other, paired, _ in rows if paired]
+    views = [(before, after if paired else before) for before, after, _, paired, _ in rows]
+    kinds = [[(before, after) for before, after, _, paired, kind in rows if paired and kind == k] for k in (0, 1)]
 
     def share(held: list[bool]) -> float:
         return sum(held) / len(held) if held else math.nan
@@ -87,12 +90,15 @@ def test_metrics_match_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) ->
     expected = {
         "rows": len(rows),
         "pairs": len(pairs),
-        "cm": share([after for before, after, _ in pairs if before]),
-        "cm_numerator": sum(before and after for before, after, _ in pairs),
-        "cm_denominator": sum(before for before, _, _ in pairs),
-        "reverse_cm": share([before for before, after, _ in pairs if after]),
-        "reverse_cm_numerator": sum(before and after for before, after, _ in pairs),
-        "reverse_cm_denominator": sum(after for _, after, _ in pairs),
+        "cm": share([after for before, after in kinds[0] if before]),
+        "cm_numerator": sum(before and after for before, after in kinds[0]),
+        "cm_denominator": sum(before for before, _ in kinds[0]),
+        "cm_same_answer": share([after for before, after in kinds[1] if before]),
+        "cm_same_answer_numerator": sum(before and after for before, after in kinds[1]),
+        "cm_same_answer_denominator": sum(before for before, _ in kinds[1]),
+        "reverse_cm": share([before for before, after in kinds[0] if after]),
+        "reverse_cm_numerator": sum(before and after for before, after in kinds[0]),
+        "reverse_cm_denominator": sum(after for _, after in kinds[0]),
         "both_views_accuracy": share([right for before, after, _ in pairs for right in (before, after)]),
         "cm_all_rows": share([after for before, after in views if before]),
         "cm_all_rows_numerator": sum(before and after for before, after in views),

@@ -29,6 +29,7 @@ def run(
     augmented: np.ndarray,
     clusters: list[str] | None = None,
     dair_lambda: float | str = 1.0,
+    changed: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return the record of a run, with the outcomes of the predictions that it wrote."""
     path = folder / f"{method}_{seed}_{dair_lambda}.jsonl"
@@ -36,40 +37,54 @@ def run(
     # U+2028 and U+0085 end a line for str.splitlines, not in JSON lines.
     index = PairIndex(~np.isnan(augmented), [f"k\u2028\x85äse/{row}" for row in range(len(original))])
     correct = [original[r] if v == 0 else augmented[r, v - 1] for r, v in zip(index.rows, index.variants, strict=True)]
-    index.write(path, correct, correct, [bool(value) for value in correct], clusters)
+    changes = np.zeros_like(augmented) if changed is None else changed
+    references = [0 if v == 0 else changes[r, v - 1] for r, v in zip(index.rows, index.variants, strict=True)]
+    index.write(path, correct, references, [bool(value) for value in correct], clusters)
     require_predictions_file(path)
     outcomes = read_outcomes(path)
     stored = json.loads(json.dumps(outcomes.to_json()))
     again = Outcomes.from_json(stored)
     np.testing.assert_array_equal(again.original, np.asarray(original, dtype=float))
     np.testing.assert_array_equal(again.augmented, augmented)
+    assert again.same_answer is not None
+    np.testing.assert_array_equal(again.same_answer, np.where(np.isnan(augmented), np.nan, 1 - changes))
     kind = "dair" if method in ("kl", "dair") else method
     config = {"training": {"method": kind, "dair_lambda": dair_lambda}}
     return {"method": method, "seed": seed, "config": config, "outcomes": stored}
 
 
-def test_differences_are_those_of_the_metrics(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_differences_are_those_of_the_metrics(tmp_path: Path, share: float) -> None:
     """Rows with none, one or two partners; the metrics of each run are those of `correctness_metrics`."""
-    absent = RNG.random((50, 2)) < 0.3
+    absent = RNG.random((100, 2)) < 0.3
+    changed = RNG.random((100, 2)) < share  # references
     means: dict[str, list[dict[str, float]]] = {"da": [], "dair": []}
-    clusters, records, correct = [str(row // 5) for row in range(50)], [], {}
+    clusters, records, correct = [str(row // 5) for row in range(100)], [], {}
     for method in means:
         for seed in (3, 5):
-            original = RNG.random(50) < 0.7
-            augmented = np.where(absent, np.nan, RNG.random((50, 2)) < 0.6)
-            records.append(run(tmp_path, method, seed, original, augmented, clusters))
+            original = RNG.random(100) < 0.7
+            augmented = np.where(absent, np.nan, RNG.random((100, 2)) < 0.6)
+            records.append(run(tmp_path, method, seed, original, augmented, clusters, changed=changed.astype(float)))
             correct[method, seed] = original.astype(float)
-            means[method].append(correctness_metrics(original, np.nan_to_num(augmented) == 1, ~absent, intervals=False))
+            means[method].append(
+                correctness_metrics(
+                    original,
+                    np.nan_to_num(augmented) == 1,
+                    ~absent,
+                    same_answer=~changed if share else None,
+                    intervals=False,
+                )
+            )
     paired = paired_differences(records)
     assert paired is not None
-    assert (paired["baseline"], paired["rows"], paired["clusters"], paired["left_out"]) == ("da", 50, 10, {})
+    assert (paired["baseline"], paired["rows"], paired["clusters"], paired["left_out"]) == ("da", 100, 20, {})
     assert list(paired["differences"]) == ["dair"] and paired["differences"]["dair"]["seeds"] == [3, 5]
     for key in ("original_accuracy", "augmented_accuracy_pairs", "cm", "both_correct"):
         expected = [np.mean([metrics[key] for metrics in means[method]]) for method in ("dair", "da")]
         found = paired["differences"]["dair"][key]
         assert found["difference"] == pytest.approx(expected[0] - expected[1]), key
         assert found["half_width"] > found["standard_error"] > 0
-    everything = np.ones((2, 50))
+    everything = np.ones((2, 100))
     first, second = [(np.stack([correct[method, seed] for seed in (3, 5)]), everything) for method in ("dair", "da")]
     assert paired["differences"]["dair"]["original_accuracy"] == paired_difference(first, second, clusters)._asdict()
 
@@ -168,21 +183,21 @@ def test_files_of_an_earlier_comparison_do_not_stay(tmp_path: Path) -> None:
 
 
 def test_files_and_table(tmp_path: Path) -> None:
-    right = np.array([True] * 10)
-    records = [run(tmp_path, "erm", seed, right, np.zeros(10)) for seed in (0, 1)]
-    nine = np.array([1.0] * 9 + [0.0])
+    right = np.array([True] * 40)
+    records = [run(tmp_path, "erm", seed, right, np.zeros(40)) for seed in (0, 1)]
+    most = np.array([1.0] * 36 + [0.0] * 4)
     records += [
-        run(tmp_path, "dair", 0, right, nine),
-        run(tmp_path, "kl", 0, right, nine),
-        run(tmp_path, "kl", 1, right, nine),
+        run(tmp_path, "dair", 0, right, most),
+        run(tmp_path, "kl", 0, right, most),
+        run(tmp_path, "kl", 1, right, most),
     ]
     table = write_paired(tmp_path, records)
-    # Rows differ alone: t(9) = 2.262 times the standard error 0.1.
+    # Rows differ alone: t(39) = 2.023 times the standard error, sqrt(.09 / 39) = 0.048.
     assert table.splitlines()[2:] == [
         "| method | seeds | original | augmented | CM | both right |",
         "|---|---|---|---|---|---|",
         "| dair | 1 | +0.000 | +0.900 | +0.900 | +0.900 |",
-        "| kl | 2 | +0.000 | **+0.900 ± 0.226** | **+0.900 ± 0.226** | **+0.900 ± 0.226** |",
+        "| kl | 2 | +0.000 | **+0.900 ± 0.097** | **+0.900 ± 0.097** | **+0.900 ± 0.097** |",
         "",
         "One seed says nothing about others: no interval.",
         "",
@@ -190,7 +205,7 @@ def test_files_and_table(tmp_path: Path) -> None:
         "Several seeds without an interval: the difference is the same in every row and seed, which leaves no variance "
         "to estimate one from.",
     ]
-    assert "Difference to erm, paired over 10 test rows" in (tmp_path / "paired.md").read_text()
+    assert "Difference to erm, paired over 40 test rows" in (tmp_path / "paired.md").read_text()
     assert json.loads((tmp_path / "paired.json").read_text())["differences"]["kl"]["seeds"] == [0, 1]
 
 
@@ -241,3 +256,11 @@ def test_evaluation_writes_the_clusters(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [(line["row_id"], line["cluster"]) for line in lines] == [("a", "x"), ("b", "y"), ("a", "x")]
     assert Dataset.from_json(str(tmp_path / "p.jsonl"), cache_dir=str(tmp_path)).num_rows == 3
+
+
+def test_cm_of_few_pairs_has_no_difference(tmp_path: Path) -> None:
+    right = np.array([True] * 29)
+    records = [run(tmp_path, method, 0, right, np.ones(29)) for method in ("da", "dair")]
+    paired = paired_differences(records)
+    assert paired is not None and "both_correct" in paired["differences"]["dair"]
+    assert "cm" not in paired["differences"]["dair"]

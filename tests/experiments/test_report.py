@@ -19,11 +19,11 @@ def run(method: str, **metrics: Any) -> dict[str, Any]:
 
 
 def test_table_of_single_runs() -> None:
-    records = [run("erm", jga=0.25, cm=0.5, num=3, den=6), run("dair", jga=1 / 3, cm=None, num=0, den=0)]
+    records = [run("erm", jga=0.25, cm=0.5, num=15, den=30), run("dair", jga=1 / 3, cm=1.0, num=29, den=29)]
     assert comparison_table(records, COLUMNS).splitlines() == [
         "| method | runs | JGA | CM |",
         "|---|---|---|---|",
-        "| erm | 1 | 0.250 | 0.500 (3/6) |",
+        "| erm | 1 | 0.250 | 0.500 (15/30) |",
         "| dair | 1 | 0.333 | - |",
     ]
 
@@ -56,9 +56,29 @@ def test_optional_column_that_no_run_has_is_left_out(metrics: Any, headings: str
 
 def test_metric_that_is_undefined_in_some_runs_has_no_mean() -> None:
     """The mean over the other runs would be biased."""
-    records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.9, num=9, den=10), run("erm", cm=None, num=0, den=0)]
+    records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.9, num=36, den=40), run("erm", cm=None, num=0, den=0)]
     assert comparison_table(records, COLUMNS[1:]).splitlines()[2] == "| erm | 3 | - (undefined in 2 of 3 runs) |"
     assert comparison_table(records[:1] * 2, COLUMNS[1:]).splitlines()[2] == "| erm | 2 | - |"
+
+
+def test_a_cm_of_seeds_shows_the_number_of_its_pairs() -> None:
+    records = [run("erm", cm=0.5, cm_numerator=20, cm_denominator=rows) for rows in (40, 41, 40)]
+    columns = [Column("cm", "CM"), Column("cm_all_rows", "CM, all rows")]
+    assert comparison_table(records, columns[:1]).splitlines()[2] == "| erm | 3 | 0.500 ± 0.000 (n = 40 to 41) |"
+    assert comparison_table(records[::2], columns[:1]).splitlines()[2] == "| erm | 2 | 0.500 ± 0.000 (n = 40) |"
+    records.append(run("erm", cm=1.0, cm_numerator=2, cm_denominator=2))
+    assert comparison_table(records, columns[:1]).splitlines()[2] == "| erm | 4 | - (undefined in 1 of 4 runs) |"
+
+
+def test_a_cm_of_older_records_says_over_which_pairs_it_is(tmp_path: Path) -> None:
+    columns = [Column("jga", "JGA"), Column("cm", "CM"), Column("cm_all_rows", "CM, all turns")]
+    older = {**run("erm", jga=0.5, cm=0.5, cm_all_rows=0.5), "outcomes": {"original": "1"}}
+    newer = {**older, "outcomes": {"original": "1", "same_answer": ["0"]}}
+    for records, heading in (([newer], "CM"), ([newer, older], "CM, changed pairs"), ([run("erm", jga=0.5)], "CM")):
+        write_comparison(tmp_path, "Title", records, columns)
+        assert (tmp_path / "comparison.md").read_text().splitlines()[2] == (
+            f"| method | runs | JGA | {heading} | CM, all turns |"
+        )
 
 
 def test_comparison_files(tmp_path: Path) -> None:

@@ -97,8 +97,12 @@ def test_every_partner_is_a_pair_and_the_planted_second_one_is_the_worst(tmp_pat
     assert (label["original"], label["augmented"]) == ("1", "0")
     assert values["rows"] == [["x[0]", "0.8", "0.56"], ["x[1]", "0.9", "0.63"]]
     whole, by_kind = (table["groups"] for table in report.correctness[:2])
-    assert (whole[0]["pairs"], whole[0]["cm_numerator"], whole[0]["cm_denominator"]) == (8, 7, 8)
-    assert [(group["name"], group["pairs"], group["cm_numerator"]) for group in by_kind] == [("a", 4, 4), ("b", 4, 3)]
+    # CM is over the one pair with another label: the planted one.
+    assert (whole[0]["pairs"], whole[0]["cm_numerator"], whole[0]["cm_denominator"]) == (8, 0, 1)
+    assert [(group["name"], group["pairs"], group["both_correct"]) for group in by_kind] == [
+        ("a", 4, 1),
+        ("b", 4, 0.75),
+    ]
     assert [group["pairs"] for group in report.losses[0]["groups"]] == [4, 4]
     assert PairReport.read(tmp_path / JSON_FILE) == PairReport.from_dict(report.to_dict())
     assert "1. 4, partner 2<" in render_page(report)

@@ -16,6 +16,7 @@ from huggingface_hub import EvalResult, ModelCard
 from dair_hf.config import DAIRConfig
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.evaluation.views import views_of
 from dair_hf.io.files import atomic_path
 from dair_hf.training.cards.model_use import ModelFacts, describe_model, usage
@@ -53,6 +54,7 @@ class PairResult:
             (f"original_{self.accuracy_name}", f"{accuracy}, original{preset}"),
             (f"augmented_{self.accuracy_name}", f"{accuracy}, augmented{preset}"),
             ("cm", f"consistency metric{preset}"),
+            ("cm_same_answer", f"consistency metric, same answer{preset}"),
             ("both_correct", f"right on both views{preset}"),
             ("all_correct", f"right on all views of a row{preset}"),
             ("pos_to_neg", "flipped right to wrong"),
@@ -172,6 +174,7 @@ def write_model_card(
         )
         for report in reports
         for key, name in report.headline()
+        if not has_few_pairs(report.metrics, key)
     ]
     if results:
         card.data.eval_results = results
@@ -217,18 +220,24 @@ def _results_section(report: PairResult) -> list[str]:
     """Return the lines on one evaluation: a table of metrics with intervals, and how to read both CMs."""
     metrics = report.metrics
     lines = [f"### {report.data}", "", "| metric | value | 95 % interval |", "|---|---|---|"]
-    lines += [f"| {name} | {metrics[key]:.4f} | {_interval(metrics, key)} |" for key, name in report.headline()]
+    for key, name in report.headline():
+        shown = " - | - " if has_few_pairs(metrics, key) else f" {metrics[key]:.4f} | {_interval(metrics, key)} "
+        lines.append(f"| {name} |{shown}|")
     if not metrics["pairs"]:
         return [*lines, "", f"None of {metrics['rows']} rows has an augmented view."]
     partners = metrics.get("partners", metrics["pairs"])
+    kinds = ""
+    if "cm_same_answer" in metrics:
+        top, bottom = metrics["cm_same_answer_numerator"], metrics["cm_same_answer_denominator"]
+        kinds = f"These are the pairs with different references; over the others it is {top} / {bottom}. "
     several = f", {partners} in all, each a pair with its original" if partners != metrics["pairs"] else ""
     return [
         *lines,
         "",
         f"The consistency metric is {metrics['cm_numerator']} / {metrics['cm_denominator']}: of the pairs with a "
-        "correct original view, those with a correct augmented view. "
-        f"{metrics['pairs']} of {metrics['rows']} rows have an augmented view{several}; the metric and the shares "
-        "of flips are over these pairs. Over all rows, if those without an augmented view count as two identical "
+        f"correct original view, those with a correct augmented view. {kinds}"
+        f"{metrics['pairs']} of {metrics['rows']} rows have an augmented view{several}; the shares of flips are over "
+        "all pairs. Over all rows, if those without an augmented view count as two identical "
         f"views, it is {metrics['cm_all_rows_numerator']} / {metrics['cm_all_rows_denominator']}, as in the "
         "paper's tables.",
     ]

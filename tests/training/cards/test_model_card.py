@@ -30,8 +30,11 @@ METRICS = {
     "cm_numerator": 0,
     "cm_denominator": 0,
     "cm_all_rows": 1.0,
-    "cm_all_rows_numerator": 3,
-    "cm_all_rows_denominator": 3,
+    "cm_all_rows_numerator": 30,
+    "cm_all_rows_denominator": 30,
+    "cm_same_answer": 0.5,
+    "cm_same_answer_numerator": 1,
+    "cm_same_answer_denominator": 2,
     "pos_to_neg": 0.125,
     "rows": 8,
     "pairs": 5,
@@ -140,7 +143,9 @@ def test_several_partners_of_a_row_are_counted(tmp_path: Path) -> None:
     report = PairResult("test", metrics={**METRICS, "partners": 9, "all_correct": 0.25})
     write_model_card(path, tiny.config(tmp_path), [report])
     text = ModelCard.load(path).text
-    assert "5 of 8 rows have an augmented view, 9 in all, each a pair with its original; the metric" in text
+    assert "5 of 8 rows have an augmented view, 9 in all, each a pair with its original; the shares" in text
+    assert "| consistency metric, same answer | - | - |" in text.splitlines()
+    assert "The consistency metric is 0 / 0:" in text and "over the others it is 1 / 2" in text
     assert "| right on all views of a row | 0.2500 | - |" in text.splitlines()
     assert "9 in all" not in written(path).text
 
