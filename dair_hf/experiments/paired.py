@@ -43,8 +43,8 @@ def paired_differences(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] |
         `baseline` (DA-ERM, or else the first method that has only one lambda, or none), `rows` and `clusters` (numbers
         of test rows and of independent units), `differences` (method -> `seeds`, those that both have, and the
         `PairedDifference` of each of `METRICS` that is defined in all of these runs, CM over enough pairs), and
-        `left_out` (method -> reason). None if no method can be compared with another: the lambdas of one method, as in a search, are not
-        compared with each other.
+        `left_out` (method -> reason). None if no method can be compared with another: the lambdas of one method, as in
+        a search, are not compared with each other.
     """
     by_method = records_by_method(records)
     rows = {
