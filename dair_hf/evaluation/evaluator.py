@@ -32,8 +32,8 @@ class PairEvaluation(NamedTuple):
         predictions: M predictions.
         references: M references.
         clusters: Independent units, one name per row; None: single rows.
-        same_answer: Whether the reference of each partner equals that of its original, `[N, P]` bool; None if no
-            reference changes, as for invariant data.
+        same_answer: Whether the reference of each partner equals its original's, `[N, P]` bool; None if all do, as for
+            invariant data, or none does.
     """
 
     metrics: dict[str, Any]
@@ -352,11 +352,11 @@ def _scores_by_row(index: PairIndex, name: str, values: ArrayLike) -> tuple[NDAr
 
 
 def _same_references(index: PairIndex, references: Sequence[Any]) -> NDArray[np.bool_] | None:
-    """Return for every partner whether its reference equals that of its original, `[N, P]`; None if none differs."""
+    """Return whether the reference of each partner equals its original's, `[N, P]`; None if all do, or none does."""
     plain = [as_plain(reference) for reference in references]
     of_originals = [plain[row] for row in index.rows.tolist()]
     same = [bool(one == other) for one, other in zip(of_originals, plain, strict=True)]
-    return None if all(same) else index.by_row("references", same)[1]
+    return index.by_row("references", same)[1] if len(set(same[index.n_rows :])) == 2 else None
 
 
 def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:

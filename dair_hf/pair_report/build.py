@@ -76,7 +76,7 @@ class PairValues:
         weights: Gradient weights c and c~, `[2, N]`, see `gradient_weights_of`; None if the run did not use DAIR on
             losses, or lambda is None.
         correct: Correctness of both views, `[N, 2]` bool; None without an evaluator.
-        same_answer: Whether both views have the same reference, `[N]` bool; None if no reference changes.
+        same_answer: Whether both views have the same reference, `[N]` bool; None if all have, or none has.
         answers: Answers to both views, N lists of two; None without an evaluator.
     """
 
