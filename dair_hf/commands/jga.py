@@ -1,15 +1,15 @@
-"""`dair-hf jga`: joint goal accuracy, with the options of `python -m dair_hf.metrics.joint_goal_accuracy`."""
+"""`dair-hf jga`: joint goal accuracy."""
 
 from __future__ import annotations
 
 import typer
 
-# All options are those of the metric, also `--help`.
+# All options are those of `dair_hf.metrics.command_line`, also `--help`.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def jga(context: typer.Context) -> int:
     """Compute the joint goal accuracy of predicted dialogue states under a named convention."""
-    from dair_hf.metrics.joint_goal_accuracy.__main__ import main
+    from dair_hf.metrics.command_line import main
 
-    return main(context.args, "dair-hf jga")
+    return main(context.args)

@@ -1,4 +1,4 @@
-"""Shared parts of the metrics' command lines: options, table, JSON file and exit status."""
+"""Command line of the joint goal accuracy, `dair-hf jga`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dair_hf.io.files import holds_json, require_output_file, write_text
-from dair_hf.metrics.state.conventions import PRESETS, Convention
+from dair_hf.metrics.state.conventions import PRESETS, Convention, resolve_convention
 
-STATE_FORMATS = """Files of --predictions and --references hold one dialogue state as JSON per line, with or without id:
+_FORMATS = """Files of --predictions and --references hold one dialogue state as JSON per line, with or without id:
   {"hotel-area": ["east"], "hotel-stars": "4"}              files are matched line by line
   {"row_id": "MUL0003/4", "state": {...}}                   files are matched by id ("id" works too)
   {"dialogue_id": "MUL0003", "turn_id": 4, "state": {...}}  files are matched by id
@@ -25,31 +25,59 @@ Intervals have the "cluster" of each line as unit, if the lines have one, else i
 A state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "hotel-area", "values": ["east"]}], and a
 "prediction" or "reference" in place of the "state" may be text: "hotel-area = east ; hotel-stars = 4"."""
 
-_INPUTS = ("predictions", "references", "correct", "compare")  # options that name files to read
+_RATIOS = ("joint_goal_accuracy", "joint_goal_accuracy_names", "slot_precision", "slot_recall", "slot_f1")
+_COUNTS = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
 
 
-def metric_parser(
-    metric: str, usage: str, description: str, formats: str, program: str | None = None
-) -> argparse.ArgumentParser:
-    """Return the parser of a metric's command line, still without options.
-
-    Args:
-        metric: Name of the metric's folder.
-        usage: Required and most important options.
-        description: Text above the options.
-        formats: Text below the options, about the input files.
-        program: Name of the command; None: `python -m` and the module.
-    """
-    return argparse.ArgumentParser(
-        prog=program or f"python -m dair_hf.metrics.{metric}",
-        usage=f"%(prog)s {usage} [options]",
-        description=description,
-        epilog=formats,
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status, see `dair_hf.io.commands.exit_status`."""
+    parser = argparse.ArgumentParser(
+        prog="dair-hf jga",
+        usage="%(prog)s --predictions FILE --references FILE [--preset NAME] [options]",
+        description="Compute the joint goal accuracy of predicted dialogue states under a named convention.",
+        epilog=_FORMATS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--predictions", required=True, metavar="FILE", help="predicted states, as JSON lines")
+    parser.add_argument("--references", required=True, metavar="FILE", help="gold states, as JSON lines")
+    _add_convention_arguments(parser)
+    group = parser.add_argument_group("intervals and output")
+    group.add_argument(
+        "--confidence", type=float, default=0.95, metavar="P", help="confidence level of the intervals (default: 0.95)"
+    )
+    group.add_argument("--json", metavar="FILE", help="also write all results to this JSON file")
+    group.add_argument(
+        "--overwrite", action="store_true", help="allow --json to replace a file that this command wrote before"
+    )
+    arguments = parser.parse_args(argv)
+    return exit_status(lambda: _compute(arguments))
 
 
-def add_convention_arguments(parser: argparse.ArgumentParser) -> None:
+def _compute(arguments: argparse.Namespace) -> None:
+    # Here, so that --help is shown at once.
+    from dair_hf.metrics.state.items import pair_turns, read_items_file
+    from dair_hf.metrics.state.joint_goal import summarize_turns
+
+    if arguments.json is not None:
+        inputs = [arguments.predictions, arguments.references]
+        require_output_file(arguments.json, inputs, arguments.overwrite, holds_json(_is_own))
+    switches = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Convention)}
+    changed = {name: value for name, value in switches.items() if value is not None}
+    name, convention = resolve_convention(arguments.preset, **changed)
+    turns = pair_turns(read_items_file(arguments.predictions), read_items_file(arguments.references, "references"))
+    results = summarize_turns(turns, name, convention, progress=True, confidence=arguments.confidence)
+    if arguments.json is not None:
+        text = json.dumps(_without_nan(results), indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(arguments.json, text + "\n")
+    print(_tabulate(results))
+
+
+def _is_own(content: Any) -> bool:
+    names = ("joint_goal_accuracy", "original_joint_goal_accuracy")
+    return isinstance(content, dict) and any({name, f"{name}_denominator"} <= content.keys() for name in names)
+
+
+def _add_convention_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--preset` and one option for each switch of a convention."""
     parser.add_argument(
         "--preset",
@@ -68,66 +96,18 @@ def add_convention_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def add_result_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the settings of the confidence intervals and of the JSON file."""
-    group = parser.add_argument_group("intervals and output")
-    group.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="confidence level of the intervals (default: 0.95)"
-    )
-    group.add_argument("--json", metavar="FILE", help="also write all results to this JSON file")
-    group.add_argument(
-        "--overwrite", action="store_true", help="allow --json to replace a file that this command wrote before"
-    )
+def _tabulate(results: Mapping[str, Any]) -> str:
+    rows = [("preset", results["preset"])]
+    for view in ("",) if "joint_goal_accuracy" in results else ("original_", "augmented_"):
+        rows += [(view + key, _percentage(results, view + key)) for key in _RATIOS]
+        by_domain = results[f"{view}by_domain"].items()
+        rows += [(f"  {name}", _percentage(inner, "joint_goal_accuracy")) for name, inner in by_domain]
+        rows += [(view + key, str(results[view + key])) for key in _COUNTS]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
-def selected_switches(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the switches that were set on the command line."""
-    switches = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Convention)}
-    return {name: value for name, value in switches.items() if value is not None}
-
-
-def run_command(
-    compute: Callable[[], Mapping[str, Any]],
-    tabulate: Callable[[Mapping[str, Any]], str],
-    arguments: argparse.Namespace,
-    ratio: str,
-) -> int:
-    """Compute the results, write the JSON file, print the table, and return the exit status.
-
-    Args:
-        compute: Returns the results.
-        tabulate: Returns the table of some results.
-        arguments: The parsed options.
-        ratio: Name of a ratio in every result; a JSON file without it, or without its denominator, is never replaced.
-    """
-
-    def is_own(content: Any) -> bool:
-        names = (ratio, f"original_{ratio}")
-        return isinstance(content, dict) and any({name, f"{name}_denominator"} <= content.keys() for name in names)
-
-    def main() -> None:
-        if arguments.json is not None:
-            inputs = [path for name in _INPUTS if (path := getattr(arguments, name, None)) is not None]
-            require_output_file(arguments.json, inputs, arguments.overwrite, holds_json(is_own))
-        results = compute()
-        if arguments.json is not None:
-            text = json.dumps(_without_nan(results), indent=2, ensure_ascii=False, allow_nan=False)
-            write_text(arguments.json, text + "\n")
-        print(tabulate(results))
-
-    return exit_status(main)
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace NaN, which JSON does not have, by None."""
-    if isinstance(value, Mapping):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def percentage(results: Mapping[str, Any], key: str) -> str:
+def _percentage(results: Mapping[str, Any], key: str) -> str:
     """Format a ratio in percent, with its interval, numerator and denominator if the results contain them."""
     value = results[key]
     text = "undefined" if math.isnan(value) else f"{100 * value:6.2f} %"
@@ -138,7 +118,10 @@ def percentage(results: Mapping[str, Any], key: str) -> str:
     return text
 
 
-def table(rows: list[tuple[str, str]]) -> str:
-    """Align names and values in two columns."""
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+def _without_nan(value: Any) -> Any:
+    """Replace NaN, which JSON does not have, by None."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from dair_hf.data.view_columns import variant_number
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar
+from dair_hf.evaluation.view_index import as_plain
 from dair_hf.metrics.json_items import require_unique_ids, short
 from dair_hf.metrics.state.conventions import Convention
 from dair_hf.metrics.state.items import (
@@ -30,38 +31,35 @@ from dair_hf.metrics.state.matching import compare_turns
 class PairCorrectness:
     """Correctness of the views of a row.
 
-    `cluster` is its independent unit, such as its dialogue, None for a row that is a unit of its own.
-    `augmented` is that of the first partner, None for a row without; `further` maps the numbers of other partners, from
-    2 on, to theirs.
+    Attributes:
+        row_id: Id of the row; None: it has none.
+        cluster: Its independent unit, such as its dialogue; None: the row itself.
+        original: Whether the original is right.
+        partners: Number of each partner, from 1 -> whether it is right.
+        same_answer: Number of each partner -> whether its reference equals the original's; None: unknown.
     """
 
     row_id: str | None
     cluster: str | None
     original: bool
-    augmented: bool | None
-    further: Mapping[int, bool] = dataclasses.field(default_factory=dict)
-
-    @property
-    def partners(self) -> dict[int, bool]:
-        """Correctness of every partner."""
-        first = {} if self.augmented is None else {1: self.augmented}
-        return first | dict(self.further)
+    partners: Mapping[int, bool] = dataclasses.field(default_factory=dict)
+    same_answer: Mapping[int, bool] | None = None
 
     @classmethod
     def of_views(
-        cls, row_id: str, cluster: str | None, views: Mapping[str, int], is_right: Callable[[int], bool]
+        cls,
+        row_id: str,
+        cluster: str | None,
+        views: Mapping[str, int],
+        is_right: Callable[[int], bool],
+        references: Sequence[Any] | None,
     ) -> PairCorrectness:
-        """Return the correctness of a row.
-
-        Args:
-            row_id: Its id.
-            cluster: Its independent unit.
-            views: Variant -> number of the view.
-            is_right: Number of a view -> whether it is right.
-        """
-        right = {variant_number(variant): is_right(number) for variant, number in views.items()}
-        further = {number: value for number, value in right.items() if number is not None and number > 1}
-        return cls(row_id, cluster, right[0], right.get(1), further)
+        """Return the correctness of a row, given the number of each variant and the references by number."""
+        numbers = {int(variant_number(variant) or 0): view for variant, view in views.items()}
+        right = {number: is_right(view) for number, view in numbers.items()}
+        original = right.pop(0)
+        same = None if references is None else {n: references[numbers[n]] == references[numbers[0]] for n in right}
+        return cls(row_id, cluster, original, right, same)
 
 
 def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> list[PairCorrectness]:
@@ -87,37 +85,38 @@ def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> l
     def is_right(number: int) -> bool:
         return comparisons[number].score >= 1.0
 
+    references = [as_plain(reference.state) for _, reference in turns]
     return [
-        PairCorrectness.of_views(row_id, turns[views["original"]][1].unit, views, is_right)
+        PairCorrectness.of_views(row_id, turns[views["original"]][1].unit, views, is_right, references)
         for row_id, views in rows.items()
     ]
 
 
-def read_correctness(rows: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
+def read_correctness(rows: Iterable[Any]) -> list[PairCorrectness]:
     """Read the correctness of both views of each row.
 
     Args:
-        rows: (position in messages, {"row_id": ..., "original_correct": bool, "augmented_correct": bool or None}) of
-            each row. "row_id" is optional, and "dialogue_id" with "turn_id" may replace it. Or of each view, as in a
-            file of `DAIRTrainer.evaluate_pairs`: {"row_id": ..., "variant": "augmented", "correct": bool}. The unit
-            for intervals is "cluster", else the dialogue.
+        rows: {"row_id": ..., "original_correct": bool, "augmented_correct": bool or None} of each row. "row_id" is
+            optional, and "dialogue_id" with "turn_id" may replace it. Or lines of single views, as in a file of
+            `DAIRTrainer.evaluate_pairs`: {"row_id": ..., "variant": "augmented", "correct": bool, "reference": ...}.
+            The unit for intervals is "cluster", else the dialogue.
 
     Raises:
         DataError: A key is missing, a value is not a truth value, an id is repeated, or only some rows have an id or a
             cluster; for views also if an augmented view has no original view.
 
     Example:
-        >>> read_correctness([("line 1", {"row_id": "A/0", "original_correct": True, "augmented_correct": None})])
-        [PairCorrectness(row_id='A/0', cluster='A', original=True, augmented=None, further={})]
+        >>> read_correctness([{"row_id": "A/0", "original_correct": True, "augmented_correct": None}])
+        [PairCorrectness(row_id='A/0', cluster='A', original=True, partners={}, same_answer=None)]
     """
-    if rows and isinstance(rows[0][1], Mapping) and "correct" in rows[0][1]:
-        return _join_rows(rows)
-    pairs = [_read_row(row, where) for where, row in rows]
-    require_unique_ids((pair.row_id, where) for pair, (where, _) in zip(pairs, rows, strict=True))
-    clusters = _read_clusters(rows)
+    items = [(f"row {number}", row) for number, row in enumerate(rows)]
+    if items and isinstance(items[0][1], Mapping) and "correct" in items[0][1]:
+        return _join_rows(items)
+    pairs = [_read_row(row, where) for where, row in items]
+    require_unique_ids((pair.row_id, where) for pair, (where, _) in zip(pairs, items, strict=True))
     return [
         pair if cluster is None else dataclasses.replace(pair, cluster=cluster)
-        for pair, cluster in zip(pairs, clusters, strict=True)
+        for pair, cluster in zip(pairs, _read_clusters(items), strict=True)
     ]
 
 
@@ -125,13 +124,14 @@ def _join_rows(views: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
     """Return the rows of single views."""
     correct = [_truth(view, "correct", where) for where, view in views]
     ids = [read_view_id(view, where) for where, view in views]
-    places = [where for where, _ in views]
-    require_unique_ids((view_name(*view[:2]), where) for view, where in zip(ids, places, strict=True))
-    rows = join_views((*view[:2], where) for view, where in zip(ids, places, strict=True))
+    require_unique_ids((view_name(*view[:2]), where) for view, (where, _) in zip(ids, views, strict=True))
+    rows = join_views((*view[:2], where) for view, (where, _) in zip(ids, views, strict=True))
     clusters = _read_clusters(views)
     units = [dialogue if cluster is None else cluster for cluster, (*_, dialogue) in zip(clusters, ids, strict=True)]
+    have_references = all("reference" in view for _, view in views)
+    references = [view["reference"] for _, view in views] if have_references else None
     return [
-        PairCorrectness.of_views(row_id, units[numbers["original"]], numbers, correct.__getitem__)
+        PairCorrectness.of_views(row_id, units[numbers["original"]], numbers, correct.__getitem__, references)
         for row_id, numbers in rows.items()
     ]
 
@@ -146,8 +146,8 @@ def _read_clusters(items: Sequence[tuple[str, Any]]) -> list[str | None]:
 def _read_row(row: Any, where: str) -> PairCorrectness:
     original = _truth(row, "original_correct", where)
     has_partner = not isinstance(row, Mapping) or row.get("augmented_correct", False) is not None
-    augmented = _truth(row, "augmented_correct", where) if has_partner else None
-    return PairCorrectness(*read_id(row, where), original, augmented)
+    partners = {1: _truth(row, "augmented_correct", where)} if has_partner else {}
+    return PairCorrectness(*read_id(row, where), original, partners)
 
 
 def _truth(row: Any, key: str, where: str) -> bool:
@@ -176,7 +176,7 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> di
             no intervals.
 
     Example:
-        >>> pairs = [PairCorrectness("A/0", "A", True, True), PairCorrectness("A/1", "A", True, False)]
+        >>> pairs = [PairCorrectness("A/0", "A", True, {1: True}), PairCorrectness("A/1", "A", True, {1: False})]
         >>> consistency_metrics(pairs, intervals=False)["cm"]
         0.5
     """
@@ -190,15 +190,13 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> di
     numbers = range(1, 1 + max(max(pair.partners, default=1) for pair in pairs))
     partners = np.array([[pair.partners.get(number, False) for number in numbers] for pair in pairs])
     exists = np.array([[number in pair.partners for number in numbers] for pair in pairs])
-    return dict(
-        correctness_metrics(
-            [pair.original for pair in pairs],
-            partners,
-            exists,
-            clusters or None,
-            **settings,
+    answers = [pair.same_answer for pair in pairs]
+    of_partners = {same for of_row in answers if of_row is not None for same in of_row.values()}
+    if None not in answers and len(of_partners) == 2:  # else CM is over all pairs
+        settings["same_answer"] = np.array(
+            [[bool(of_row.get(n)) for n in numbers] for of_row in answers if of_row is not None]
         )
-    )
+    return dict(correctness_metrics([pair.original for pair in pairs], partners, exists, clusters or None, **settings))
 
 
 def compare_models(a: Sequence[PairCorrectness], b: Sequence[PairCorrectness]) -> dict[str, dict[str, float | int]]:
@@ -215,7 +213,7 @@ def compare_models(a: Sequence[PairCorrectness], b: Sequence[PairCorrectness]) -
         DataError: A row has no id, or the models differ in their ids or in the rows that have an augmented view.
 
     Example:
-        >>> a = [PairCorrectness("A/0", "A", True, True)]
+        >>> a = [PairCorrectness("A/0", "A", True, {1: True})]
         >>> compare_models(a, a)["original"]["p_value"]
         1.0
     """

@@ -7,24 +7,49 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fixtures.paths import ROOT
-from tests.metrics.test_vqa_accuracy import ANNOTATIONS, RESULTS
 
+ANNOTATIONS: dict[str, Any] = {
+    "info": {"version": "2.0"},
+    "annotations": [
+        {
+            "question_type": "what is this",
+            "multiple_choice_answer": "net",
+            "answers": [
+                {"answer": answer, "answer_confidence": "yes", "answer_id": number}
+                for number, answer in enumerate(["a net"] * 3 + ["racket"] * 7, start=1)
+            ],
+            "image_id": 458752,
+            "answer_type": "other",
+            "question_id": 458752000,
+        },
+        {
+            "question_type": "how many",
+            "multiple_choice_answer": "2",
+            "answers": [{"answer": "2", "answer_confidence": "yes", "answer_id": number} for number in range(1, 11)],
+            "image_id": 524291,
+            "answer_type": "number",
+            "question_id": 524291000,
+        },
+    ],
+}
+RESULTS = [{"question_id": 524291000, "answer": "2"}, {"question_id": 458752000, "answer": "Net."}]
 LOAD_FIRST = """
 import dair_hf.metrics
 from pathlib import Path
 assert isinstance(dair_hf.metrics.joint_goal_accuracy, str), dair_hf.metrics.joint_goal_accuracy
 assert Path(dair_hf.metrics.consistency).is_dir()
-import dair_hf.metrics.joint_goal_accuracy.__main__
+import dair_hf.metrics.joint_goal_accuracy.joint_goal_accuracy
 import dair_hf.metrics.consistency
-from dair_hf.metrics.joint_goal_accuracy.__main__ import main
+from dair_hf.metrics.consistency.consistency import Consistency
 """
 IMPORT_FIRST = """
-import dair_hf.metrics.joint_goal_accuracy.__main__
-from dair_hf.metrics.consistency.__main__ import main
+import dair_hf.metrics.joint_goal_accuracy.joint_goal_accuracy
+from dair_hf.metrics.consistency.consistency import Consistency
 import dair_hf.metrics
 from dair_hf.metrics import consistency
 assert consistency == dair_hf.metrics.consistency
@@ -126,7 +151,7 @@ print("exchange done")
 
 VQA_EXCHANGE = """
 import json, sys, dair_hf.metrics, evaluate
-import dair_hf.metrics.vqa_accuracy.__main__
+import dair_hf.metrics.vqa_accuracy.vqa_accuracy
 from dair_hf.errors import DataError
 
 assert isinstance(dair_hf.metrics.vqa_accuracy, str)

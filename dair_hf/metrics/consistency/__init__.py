@@ -1,1 +1,1 @@
-"""Consistency metric: a folder for `evaluate.load` and a command for `python -m`."""
+"""Consistency metric: a folder for `evaluate.load`."""

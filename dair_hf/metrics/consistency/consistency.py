@@ -37,9 +37,11 @@ or the dialogue states of both views, compared as in the metric joint_goal_accur
 and in both cases:
     intervals (default: True), confidence (0.95): settings of the confidence intervals.
 Returns:
-    Over the pairs: cm, cm_numerator, cm_denominator; reverse_cm, from the augmented view to the original, likewise;
-    both_correct, pos_to_neg, neg_to_pos, neg_to_neg; original_accuracy_pairs, augmented_accuracy_pairs, and their mean
-    both_views_accuracy. Over all rows, a row without an augmented view counting as two identical views:
+    Over the pairs with different gold states, or all pairs if none differ or only correctness is given: cm,
+    cm_numerator, cm_denominator; reverse_cm, from the augmented view to the original, likewise. Over the other pairs,
+    if there are both kinds: cm_same_answer, likewise. Over all pairs: both_correct, pos_to_neg, neg_to_pos, neg_to_neg;
+    original_accuracy_pairs, augmented_accuracy_pairs, and their mean both_views_accuracy. Over all rows, a row without
+    an augmented view counting as two identical views:
     original_accuracy, augmented_accuracy, cm_all_rows, cm_all_rows_numerator, cm_all_rows_denominator.
     Each ratio also with _low and _high. Counts: rows, pairs. If rows have several partners also all_correct,
     cm_partner_1, cm_partner_2 and so on, and the number of partners. For states also preset, the rules by which a view
@@ -83,8 +85,7 @@ Examples:
         if predictions and not any(references):
             if preset is not None or settings:
                 raise DataError("preset and switches apply to states, but correctness was given; leave them out")
-            rows = [(f"row {index}", json.loads(text)) for index, text in enumerate(predictions)]
-            return consistency_metrics(read_correctness(rows), **of_intervals)
+            return consistency_metrics(read_correctness(map(json.loads, predictions)), **of_intervals)
         name, convention = resolve_pair_convention(preset or "any_of", **settings)
         turns = pair_turns(read_items(predictions, "predictions"), read_items(references, "references"))
         return consistency_metrics(judge_pairs(turns, convention), **of_intervals) | {"preset": name}

@@ -1,1 +1,1 @@
-"""Joint goal accuracy: a folder for `evaluate.load` and a command for `python -m`."""
+"""Joint goal accuracy: a folder for `evaluate.load`."""

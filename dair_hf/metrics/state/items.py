@@ -39,6 +39,7 @@ State = dict[str, tuple[str, ...]]
 
 # Items -> key of the state in a file of predictions.
 _STATE_KEYS = {"predictions": "prediction", "references": "reference"}
+UNREAD_SHARE = 0.9  # predictions of which more cannot be read are refused
 _ID_KEYS = ("row_id", "id", "dialogue_id", "turn_id")
 
 
@@ -269,13 +270,17 @@ def warn_of_one_cluster(clusters: Sequence[str], example: str | None) -> None:
         )
 
 
-def warn_of_other_text(predictions: Sequence[Turn]) -> None:
-    """Warn of predictions that are text, but not in the form of a state.
+def require_belief_text(predictions: Sequence[Turn]) -> None:
+    """Refuse predictions of which nearly all are text in another form than a state's, and warn of some.
 
-    Warns:
-        BeliefTextWarning: There are some.
+    Read as they are, they would have an accuracy of 0, whatever the model.
     """
     other = [turn.where for turn in predictions if not turn.belief.is_well_formed]
+    if len(other) > UNREAD_SHARE * sum(turn.belief.answered for turn in predictions):
+        raise DataError(
+            f"{other[0]}: expected text such as 'hotel-area = east ; hotel-stars = 4', or the state as an object under "
+            f"'state', got another form, as in {len(other)} of {len(predictions)} predictions"
+        )
     if other:
         warnings.warn(
             f"{len(other)} of {len(predictions)} predictions, such as {other[0]}, are text in another form than that "

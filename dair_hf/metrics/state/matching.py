@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
+from dair_hf.errors import DataError
 from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import Convention
 from dair_hf.metrics.state.fuzzy import fuzzy_comparison
-from dair_hf.metrics.state.items import Turn, warn_of_other_text
+from dair_hf.metrics.state.items import UNREAD_SHARE, Turn, require_belief_text
 from dair_hf.metrics.state.normalizers import DONTCARE, normalize, normalize_slot
 from dair_hf.metrics.state.slot_names import (
     SlotNames,
@@ -120,20 +121,29 @@ def compare_turns(
         One comparison for each turn.
 
     Raises:
-        DataError: `domains` or `slots` contain an unknown name or leave nothing to compare; or as `compare_states`.
+        DataError: Nearly all predictions are text in another form than that of a state, or have no slot that a
+            reference or MultiWOZ has; `domains` or `slots` contain an unknown name or leave nothing to compare; or as
+            `compare_states`.
 
     Warns:
         SlotNameWarning: Predictions have slots that no reference has.
         BeliefTextWarning: Predictions are text in another form than that of a state.
     """
-    warn_of_other_text([prediction for prediction, _ in turns])
+    require_belief_text([prediction for prediction, _ in turns])
     names = reference_names((reference.state for _, reference in turns), convention)
     require_compared_slots(names, convention)
     comparisons = [
         compare_states(prediction.belief, reference.state, convention, names)
         for prediction, reference in tqdm(turns, desc="turns", delay=2.0, leave=False, disable=not progress)
     ]
-    warn_about_names(Counter(slot for comparison in comparisons for slot in comparison.unknown), names, convention)
+    unknown = Counter(slot for comparison in comparisons for slot in comparison.unknown)
+    slots = sum(len(prediction.state) for prediction, _ in turns)
+    if names.in_references and unknown.total() > UNREAD_SHARE * slots:
+        raise DataError(
+            f"predictions: expected slots such as {min(names.in_references)!r}, got {min(unknown)!r}; no reference has "
+            f"{unknown.total()} of their {slots} slots"
+        )
+    warn_about_names(unknown, names, convention)
     return comparisons
 
 

@@ -15,13 +15,11 @@ list of references. "row_id" may replace "question_id". If a question is asked a
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import decode_json, parse_json
-from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
+from dair_hf.metrics.json_items import pair_items, parse_item, read_name, short
 
 
 class Prediction(NamedTuple):
@@ -107,25 +105,6 @@ def read_references(references: Any) -> list[Reference]:
     return [read_reference(item, f"annotations[{index}]") for index, item in enumerate(annotations)]
 
 
-def read_prediction_file(path: str) -> list[Prediction]:
-    """Read predictions from a public result file (a JSON list of objects) or from JSON lines.
-
-    Raises:
-        DataError: The file cannot be read, or an item is not a prediction.
-    """
-    items = _file_items(path, lambda document: not isinstance(document, list))
-    return [read_prediction(item, where) for where, item in items]
-
-
-def read_reference_file(path: str) -> list[Reference]:
-    """Read references from a public annotation file or from JSON lines.
-
-    Raises:
-        DataError: The file cannot be read, or an item is not a reference.
-    """
-    return [read_reference(item, where) for where, item in _file_items(path, _is_one_reference)]
-
-
 def read_answers(answers: Any, where: str) -> tuple[str, ...]:
     """Read the annotators' answers to a question, a list of strings or of {"answer": string}.
 
@@ -170,46 +149,6 @@ def pair_answers(
 
     hint = "" if by_image else ". If a question is asked about several images, give every item an image_id"
     return pair_items(predictions, references, item_id, "question_id", hint)
-
-
-def _file_items(path: str, is_one_item: Callable[[Any], bool]) -> list[tuple[str, Any]]:
-    """Return (position, item) for the items of a JSON document or of JSON lines.
-
-    Args:
-        path: The file.
-        is_one_item: Tells whether a document is a single item and not a list of items.
-    """
-    text = read_text(path)
-    try:
-        document = parse_json(text, path)
-    except DataError:
-        first_line = text.lstrip().partition("\n")[0]
-        if first_line and not _is_json(first_line):
-            raise
-        return parse_lines(text, path)
-    if isinstance(document, Mapping) and "annotations" in document:
-        return [(f"{path}: annotations[{i}]", item) for i, item in enumerate(_annotations(document, path))]
-    if is_one_item(document):
-        return [(f"{path}:1", document)]
-    return [(f"{path}: [{i}]", item) for i, item in enumerate(document)]
-
-
-def _is_json(text: str) -> bool:
-    try:
-        decode_json(text)
-    except json.JSONDecodeError:
-        return False
-    return True
-
-
-def _is_one_reference(document: Any) -> bool:
-    """Tell the answers to one question from a list of references."""
-    if not isinstance(document, list):
-        return True
-    return bool(document) and all(
-        isinstance(entry, str) or (isinstance(entry, Mapping) and "answer" in entry and "question_id" not in entry)
-        for entry in document
-    )
 
 
 def _annotations(file: Mapping[str, Any], where: str) -> list[Any]:

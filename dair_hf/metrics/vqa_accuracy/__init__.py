@@ -1,1 +1,1 @@
-"""VQA accuracy: a folder for `evaluate.load` and a command for `python -m`."""
+"""VQA accuracy: a folder for `evaluate.load`."""

@@ -16,10 +16,8 @@ from dair_hf.metrics.vqa.items import (
     Reference,
     pair_answers,
     read_prediction,
-    read_prediction_file,
     read_predictions,
     read_reference,
-    read_reference_file,
     read_references,
 )
 
@@ -187,42 +185,3 @@ def test_errors_of_items_that_do_not_match(predictions: list[Any], references: l
     with pytest.raises(DataError) as caught:
         pairs(predictions, references)
     assert message in str(caught.value)
-
-
-def test_all_shapes_of_files(write: Write) -> None:
-    results = [answer(1, "a"), answer(2, "b")]
-    for text in (json.dumps(results), json.dumps(results, indent=2), "\n\n".join(map(json.dumps, results)) + "\n"):
-        assert [item.answer for item in read_prediction_file(write(text))] == ["a", "b"]
-    assert [item.answer for item in read_prediction_file(write('"a"\n"b \u2028"\n'))] == ["a", "b \u2028"]
-    assert [item.answer for item in read_prediction_file(write('["a", "b"]'))] == ["a", "b"]
-    assert [item.answer for item in read_prediction_file(write(json.dumps(results[0], indent=1)))] == ["a"]
-
-    for text in (json.dumps(PUBLIC), json.dumps(PUBLIC, indent=2), json.dumps(PUBLIC["annotations"])):
-        references = read_reference_file(write(text))
-        assert [item.question_id for item in references] == ["458752000", "458752001"]
-        assert references[0][:5] == READ
-    for text in ('["net", "mesh"]', '[{"answer": "net"}, {"answer": "mesh"}]', '["net", "mesh"]\n["net", "mesh"]'):
-        references = read_reference_file(write(text))
-        assert {item.answers for item in references} == {("net", "mesh")}
-        assert len(references) == 1 + text.count("\n")
-    assert [item.answers for item in read_reference_file(write('[["a"], ["b"]]'))] == [("a",), ("b",)]
-
-
-def test_positions_in_errors_of_files(write: Write) -> None:
-    public = PUBLIC | {"annotations": [ANNOTATION, {"question_id": 3}]}
-    for read, text, message in (
-        (read_reference_file, json.dumps(public), "{p}: annotations[1]: the key 'answers' is missing"),
-        (read_reference_file, json.dumps([answer(1, "a")]), "{p}: [0]: the key 'answers' is missing"),
-        (read_reference_file, '["a"]\n["b", 1]', "{p}:2: an annotator's answer must be a string, found 1"),
-        (read_prediction_file, json.dumps([answer(1, "a"), {}]), "{p}: [1]: the key 'answer' is missing"),
-        (read_prediction_file, '"a"\n3', "{p}:2: expected an answer, or an object"),
-        (read_prediction_file, "", "{p}: contains no lines"),
-        (read_prediction_file, '"a"\n{"answer":', "{p}:2: invalid JSON at column 11"),
-        (read_prediction_file, '[{"answer": "a"},\n{"answer"', "{p}: line 2, column 10: not valid JSON"),
-        (read_reference_file, '{"annotations": [{"answers"', "{p}: line 1, column 28: not valid JSON"),
-        (read_reference_file, '{"annotations": {}}', "{p}: expected an annotation file with the list 'annotations'"),
-    ):
-        path = write(text)
-        with pytest.raises(DataError) as caught:
-            read(path)
-        assert str(caught.value).startswith(message.replace("{p}", path)), caught.value
