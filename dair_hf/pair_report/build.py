@@ -11,6 +11,7 @@ import torch
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, trained_partners
+from dair_hf.data.held_rows import HeldRows
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator
@@ -137,7 +138,7 @@ def build_report(
         )
     groupings = groupings_of(views, pairs, options.groups, targets[:, 0], label_names(trainer.model))
     # Only of these rows is it known that training saw them: other data may use the same ids.
-    was_trained = getattr(data, "data", data) is trainer.train_dataset
+    was_trained = (data.data if isinstance(data, HeldRows) else data) is trainer.train_dataset
     sums = steps = np.zeros(len(rows))
     if was_trained:
         sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows], pairs[1])

@@ -240,7 +240,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             # Here and not after `evaluate`, so that callbacks (early stopping) see these metrics too.
             pairs, gen_kwargs = self._evaluate_pairs_args
             pair_metrics = self.evaluate_pairs(pairs, intervals=False, **gen_kwargs)
-            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in pair_metrics.items()})
+            # Those of `compute_metrics` come first.
+            metrics = {f"{metric_key_prefix}_{key}": value for key, value in pair_metrics.items()} | metrics
         return output._replace(metrics=metrics)
 
     def _gather_rows(self, values: Any) -> Any:

@@ -85,7 +85,7 @@ def test_each_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str], check:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": "a", "label": 0, "augmentd_text": "b", "augmented_label": 1}, "has the column 'augmentd_text' but"),
+        ({"text": "a", "label": 0, "augmentd_text": "b", "augmented_label": 1}, "augmented_text"),
         ({"messages": [{"role": "user"}], "augmented_messages": None}, "message 0 has no content"),
         ({"text": "a", "label": 0, "augmented_text": "b", "augmented_label": None}, "augmented_label"),
     ],

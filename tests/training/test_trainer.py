@@ -394,14 +394,16 @@ def evaluated_points(folder: Path, eval_dataset: Any, **settings: Any) -> DAIRTr
 @pytest.mark.parametrize("metric", ["eval_both_correct", "both_correct", "augmented_accuracy"])
 @pytest.mark.parametrize("several", [False, True])
 def test_a_metric_of_the_evaluator_for_the_best_model_needs_one(tmp_path: Path, metric: str, several: bool) -> None:
-    data, named = points.pairs(8), f"eval_a_{metric.removeprefix('eval_')}" if several else metric
-    made = evaluated_points(tmp_path, {"a": data} if several else data, metric_for_best_model=named)
+    data, named = tiny.pairs("gpt2", 4), f"eval_a_{metric.removeprefix('eval_')}" if several else metric
+    settings = {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": named}
+    made = tiny.trainer(tmp_path, "gpt2", data, eval_dataset={"a": data} if several else data, **settings)
     with pytest.raises(DataError, match=f"^metric_for_best_model='{named}'"):
         made.train()
     assert made.state.global_step == 0
-    made.evaluator = PairEvaluator(points.correct)
-    made.train()
-    assert made.state.global_step == 2 and made.args.greater_is_better
+    of_points = {"a": points.pairs(8)} if several else points.pairs(8)
+    classifier = evaluated_points(tmp_path, of_points, metric_for_best_model=named)
+    classifier.train()
+    assert classifier.state.best_metric is not None and classifier.args.greater_is_better
 
 
 @pytest.mark.parametrize(
