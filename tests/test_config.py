@@ -190,6 +190,12 @@ def test_a_world_size_without_a_launcher_changes_nothing(tmp_path: Path, monkeyp
     assert not DAIRConfig(str(tmp_path)).use_cpu
 
 
+def test_bf16_without_a_gpu_trains_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert DAIRConfig(str(tmp_path), bf16=True).use_cpu and DAIRConfig(str(tmp_path), bf16_full_eval=True).use_cpu
+    assert not DAIRConfig(str(tmp_path)).use_cpu
+
+
 def test_a_line_without_value_reports_to_nobody(tmp_path: Path) -> None:
     assert DAIRConfig(str(tmp_path), report_to=None).report_to == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -69,18 +68,14 @@ def train(
     same command continues where an earlier one ended.
     """
     if show_list:
-        if config is not None or launch is not None:
-            raise DataError("--list stands alone; leave out the rest, or leave out --list to train")
         _print_list(as_json)
         return
-    if as_json:
-        raise DataError("--json has no effect without --list; recipes write JSON to their output_dir")
     if config is None:
         raise DataError("CONFIG is missing; name a configuration, such as demo; dair-hf train --list shows all")
     path = find_configuration(config)
     recipe = recipe_of(path)
     if launch is not None:
-        _launch(find_launcher(launch), [config, *context.args])
+        _launch(find_configuration(launch, "accelerate_configs"), [config, *context.args])
     sys.argv = [str(recipe), "--config", str(path), *context.args]
     runpy.run_path(str(recipe), run_name="__main__")
 
@@ -96,42 +91,28 @@ def recipes_folder() -> Path:
     for folder in candidates:
         if (folder / "configs").is_dir():
             return folder
-    raise DataError(f"{candidates[0]}: the recipes are missing; install dair-hf again")
+    raise DataError(f"{candidates[0]}: the recipes are missing; install the library again")
 
 
-def find_configuration(name: str) -> Path:
+def find_configuration(name: str, kind: str = "configs") -> Path:
     """Return the file of a configuration.
 
     Args:
         name: Name of a shipped configuration, or path of a YAML file.
+        kind: "configs", or "accelerate_configs" for the launchers.
 
     Raises:
-        DataError: There is no such configuration.
+        DataError: No configuration of this name is shipped.
 
     Example:
         >>> find_configuration("demo").name
         'demo.yaml'
     """
     if name.endswith(_YAML) or "/" in name:
-        path = Path(name)
-        if not path.exists():
-            shipped = f"; the shipped configuration is {path.stem}" if path.stem in _names("configs") else ""
-            raise DataError(f"{path}: no such file{shipped or '; dair-hf train --list shows the shipped ones'}")
-        return path
-    return _shipped("configs", name, "configuration")
-
-
-def find_launcher(name: str) -> Path:
-    """Return a file with settings of `accelerate launch`: a shipped one by its name, or the one with this path.
-
-    Raises:
-        DataError: There is no such file.
-    """
-    if name.endswith(_YAML) or "/" in name:
-        if not Path(name).is_file():
-            raise DataError(f"--launch {name}: no such file; check the path")
         return Path(name)
-    return _shipped("accelerate_configs", name, "launcher")
+    if name not in _names(kind):
+        raise DataError(f"{name}: not shipped; dair-hf train --list shows what is (a file of your own ends in .yaml)")
+    return recipes_folder() / kind / f"{name}.yaml"
 
 
 def recipe_of(path: Path) -> Path:
@@ -183,15 +164,6 @@ def _sentence(text: str) -> str:
 
 def _names(kind: str) -> list[str]:
     return sorted(path.stem for path in (recipes_folder() / kind).glob("*.yaml"))
-
-
-def _shipped(kind: str, name: str, what: str) -> Path:
-    names = _names(kind)
-    if name not in names:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"dair-hf train --list shows the {what}s"
-        raise DataError(f"{name}: no {what} of this name is shipped; {hint} (a file of your own ends in .yaml)")
-    return recipes_folder() / kind / f"{name}.yaml"
 
 
 def _one_of(names: list[str]) -> str:

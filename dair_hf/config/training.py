@@ -14,12 +14,15 @@ from typing import Any, get_type_hints
 import numpy as np
 import torch
 from transformers import Seq2SeqTrainingArguments
+from transformers.utils import logging
 
 from dair_hf.config.objective import ObjectiveConfig, is_finite, is_integer, require_choice, require_number
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
 from dair_hf.losses.custom_regularizer import CustomRegularizer
 from dair_hf.losses.objective import LOSS_REGULARIZERS
+
+logger = logging.get_logger(__name__)
 
 FORWARD_MODES = ("joint", "separate")
 DROPOUT_MODES = ("independent", "shared")
@@ -134,7 +137,7 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         default=None,
         metadata={
             "help": "Epochs, > 0, after which the learning rate is multiplied by 0.1; [20] in the paper's MNIST runs. "
-            "Needs lr_scheduler_type constant, no max_steps and no warmup.",
+            "Needs lr_scheduler_type constant and no warmup.",
         },
     )
     lr_half_life_steps: int | None = field(
@@ -162,11 +165,18 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         if getattr(self, "report_to", None) is None:
             self.report_to = "none"
         is_rank = {"RANK", "MASTER_ADDR"} <= os.environ.keys() and int(os.environ.get("WORLD_SIZE", "1")) > 1
-        if is_rank and not torch.accelerator.is_available():
-            self.use_cpu = True  # otherwise accelerate would make each rank a run of its own, silently
+        if (is_rank or self.bf16 or self.bf16_full_eval) and not torch.accelerator.is_available():
+            # Otherwise accelerate would make each rank a run of its own, silently, and transformers would refuse bf16.
+            self.use_cpu = True
         direction = getattr(self, "greater_is_better", None)
         super().__post_init__()
         self.greater_is_better = direction  # where it is None, the trainer decides, which knows its metrics
+        # accelerate's launcher of a single process sets the address where it was told to start several.
+        if {"ACCELERATE_USE_CPU", "MASTER_ADDR"} <= os.environ.keys() and self.world_size == 1:
+            logger.warning_once(
+                "accelerate launch started one process only; for several on a CPU, use dair-hf train --launch "
+                "cpu_processes, or a file of settings with distributed_type: MULTI_GPU and without use_cpu"
+            )
         self.validate()
 
     def validate(self) -> None:
@@ -275,14 +285,12 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         for name, is_set in (
             (half_life, drops is not None and self.lr_half_life_steps is not None),
             (f"lr_scheduler_type={self.lr_scheduler_type!s}", self.lr_scheduler_type != "constant"),
-            (f"max_steps={self.max_steps}", drops is not None and self.max_steps > 0),
             (f"warmup_steps={self.warmup_steps}", bool(self.warmup_steps)),
         ):
             if is_set:
-                length = "" if drops is None else ", num_train_epochs"
                 raise DataError(
                     f"{half_life if drops is None else f'lr_drop_epochs={drops}'} and {name} cannot be combined: the "
-                    f"former is a complete schedule; use lr_scheduler_type='constant'{length} and no warmup with it"
+                    "former is a complete schedule; use lr_scheduler_type='constant' and no warmup with it"
                 )
 
     def _prepare_separate_forwards(self) -> None:

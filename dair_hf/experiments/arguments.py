@@ -94,9 +94,7 @@ class SettingsParser(HfArgumentParser):
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             raise DataError(f"{kind}{' '.join(str(error).split())}") from error
         if unknown:
-            known = {action.dest: action for action in self._actions}
-            problem = _values_too_many(unknown[0], options, known)
-            raise DataError(problem) if problem else _unknown(unknown[0], known)
+            raise _unknown(unknown[0], {action.dest for action in self._actions})
         return tuple(parsed)
 
     def arrange_help(self, path: Path | None, values: Mapping[str, Any], shows_all: bool) -> None:
@@ -158,19 +156,27 @@ class SettingsParser(HfArgumentParser):
         raise DataError(message)
 
     def join_brackets(self, options: Sequence[str]) -> list[str]:
-        """Join values that the shell split at spaces: `--seeds [0, 1]` and `--lambdas {kl: 1.0}` need no quotes."""
+        """Join values that the shell split at spaces: `--seeds [0, 1]` and `--lambdas {kl: 1.0}` need no quotes.
+
+        `--NAME null` is left out and added to `fields_without_value`, if the field may be None.
+        """
         joined: list[str] = []
         remaining = list(options)
         while remaining:
             name, equals, value = remaining.pop(0).partition("=")
-            accepted = self.field_types.get(name.removeprefix("--").replace("-", "_"), set())
+            field = name.removeprefix("--").replace("-", "_")
+            accepted = self.field_types.get(field, set())
             values = [value] if equals else []
+            if name.startswith("--") and type(None) in accepted and "null" in (values or remaining[:1]):
+                self.fields_without_value.add(field)
+                del remaining[: 1 - len(values)]
+                continue
             if name.startswith("--") and accepted & {list, dict}:
                 while remaining and not equals and not remaining[0].startswith("--"):
                     values.append(remaining.pop(0))
             text = " ".join(values)
             if list in accepted and text.startswith("["):
-                self.fields_with_list.add(name.removeprefix("--").replace("-", "_"))
+                self.fields_with_list.add(field)
                 joined += [name, *_list_items(name, text)]
             elif dict in accepted and text.startswith("{"):
                 joined.append(f"{name}={text}")
@@ -182,11 +188,11 @@ class SettingsParser(HfArgumentParser):
 def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from `--config FILE.yaml` and `--field value` options; the command line takes precedence.
 
-    A field without a value in the file is set to None if it accepts None, and refused otherwise. A field whose
-    `metadata["replaced_by"]` names an option of the command line loses its value of the file; both on the command line
-    are refused. A dataclass with a method `check_with(others, given, options)` then checks itself beside the other
-    instances; `given` are the names of the fields that the file or the command line sets, `options` of those that the
-    command line sets.
+    A field without a value in the file, or with `--field null`, is None if it accepts None; otherwise it is refused. A
+    field whose `metadata["replaced_by"]` names an option of the command line loses its value of the file; both on the
+    command line are refused. A dataclass with a method `check_with(others, given, options)` then checks itself beside
+    the other instances; `given` are the names of the fields that the file or the command line sets, `options` of those
+    that the command line sets.
 
     `--help` shows the fields of each dataclass as a group, with the values of the file as defaults. Of the fields of
     transformers it shows the common ones and those of the file; `--help-all` shows all.
@@ -218,11 +224,9 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     values = _read_settings(path, fields) if path else {}
     parser = SettingsParser(types)
     options = parser.join_brackets(options)
+    values |= dict.fromkeys(parser.fields_without_value)
     if values and options and not options[0].startswith("--") and options[0] not in HELP:
-        # argparse would give it to the last option of the file.
-        if options[0].endswith((".yaml", ".yml")):
-            raise DataError(f"unknown option {options[0]}; the settings of {path} are used, and a run reads one file")
-        raise _unknown(options[0], fields)
+        raise _unknown(options[0], fields)  # argparse would give it to the last option of the file
     names = [
         option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options if option.startswith("--")
     ]
@@ -314,34 +318,13 @@ def _check_kind(place: str, value: Any, accepted: set[Any]) -> None:
         raise DataError(f"{place}: found {value}; each entry of the list must be a single value")
 
 
-def _hint(name: str, fields: Mapping[str, Any]) -> str:
+def _hint(name: str, fields: Collection[str]) -> str:
     near = difflib.get_close_matches(name, fields, 1)
     return f"; did you mean {near[0]!r}?" if near else "; see --help for the fields"
 
 
-def _unknown(option: str, fields: Mapping[str, Any]) -> DataError:
-    is_file = option.endswith((".yaml", ".yml"))
-    hint = f"; write --config {option}" if is_file else _hint(option.lstrip("-"), fields)
-    return DataError(f"unknown option {option}{hint}")
-
-
-def _values_too_many(value: str, options: list[str], known: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the option that a value without a place follows; None if there is no such option."""
-    starts = [number for number, part in enumerate(options) if part.startswith("--")]
-    for start, end in itertools.pairwise([*starts, len(options)]):
-        written, joined, first = options[start].partition("=")
-        name = written.removeprefix("--").replace("-", "_")
-        values = [first] * bool(joined) + options[start + 1 : end]
-        if name not in known or value not in values[1:]:
-            continue
-        if known[name].nargs is None:
-            plural = f"; did you mean --{name}s?" if f"{name}s" in known else ""
-            return f"{written} takes one value, found also {value!r}{plural}"
-        if joined:
-            return (
-                f"{options[start]}: a value after '=' stands alone, found also {value!r}; write {written} without '='"
-            )
-    return None
+def _unknown(option: str, fields: Collection[str]) -> DataError:
+    return DataError(f"unknown option {option}{_hint(option.lstrip('-'), fields)}")
 
 
 def _as_options(values: Mapping[str, Any]) -> list[str]:

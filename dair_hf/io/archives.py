@@ -34,7 +34,7 @@ DAMAGED = (
     OSError, EOFError, RuntimeError, UnicodeDecodeError, zipfile.BadZipFile, tarfile.TarError, zlib.error,
     lzma.LZMAError,
 )  # fmt: skip
-TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 class _Opened(Generic[Archive]):
@@ -60,6 +60,8 @@ class _Opened(Generic[Archive]):
 class Source:
     """Files of a folder or an archive, by their relative names; a single file is its own only member.
 
+    A folder that holds one archive and nothing else, hidden files apart, is read as this archive.
+
     Members are read into memory; nothing is unpacked. A compressed tar archive is read fastest in the order of `names`,
     in which its members are stored: for an earlier one it is decompressed from the start again. An archive that
     contains a link, an absolute path or a path outside the archive is refused as a whole, because it is malicious or
@@ -80,13 +82,16 @@ class Source:
         self.path = Path(path)
         self.names: list[str]
         self._read: Callable[[str], bytes]
+        inside = [item for item in self.path.glob("*") if not item.name.startswith(".")]
+        if len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(ARCHIVES):
+            self.path = inside[0]
         if self.path.is_dir():
             files = (item for item in sorted(self.path.rglob("*")) if item.is_file())
             self.names = [item.relative_to(self.path).as_posix() for item in files]
             self._read = lambda name: (self.path / name).read_bytes()
         elif not self.path.exists():
             raise DataError(f"{self.path}: no such file or folder; check the path")
-        elif self.path.name.endswith((".zip", *TAR_SUFFIXES)):
+        elif self.path.name.endswith(ARCHIVES):
             kind, opened = ("zip", self._open_zip) if self.path.name.endswith(".zip") else ("tar", self._open_tar)
             try:
                 self.names, self._read = opened()

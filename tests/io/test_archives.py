@@ -117,6 +117,14 @@ def test_members_below_the_current_folder_are_named_without_it(tmp_path: Path, n
     assert source.label("sub/x.json") == f"{tmp_path / name}: sub/x.json"
 
 
+def test_a_folder_of_one_archive_is_this_archive(tmp_path: Path) -> None:
+    make_zip(tmp_path / "a.zip", {"x.json": "{}"})
+    (tmp_path / ".gitignore").touch()
+    assert (Source(tmp_path).names, Source(tmp_path).path) == (["x.json"], tmp_path / "a.zip")
+    make_zip(tmp_path / "b.zip", {"y.json": "{}"})
+    assert Source(tmp_path).names == [".gitignore", "a.zip", "b.zip"]
+
+
 def test_archive_is_opened_once_for_all_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compressed archive would otherwise be decompressed from its start for each of them."""
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:

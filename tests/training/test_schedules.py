@@ -10,29 +10,34 @@ import torch
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.errors import DataError
-from dair_hf.training.schedules import epoch_drops
 from tests.fixtures import points
 
 
-def rates(drops: list[float], epochs: float, steps: int) -> list[float]:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    schedule = epoch_drops(optimizer, drops, epochs, steps)
-    found = []
-    for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    return found
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # Twelve rows in batches of four: three steps an epoch.
+        ({"lr_drop_epochs": [2], "num_train_epochs": 4}, [0.5] * 6 + [0.05] * 6),
+        ({"lr_drop_epochs": [1, 3], "num_train_epochs": 4}, [0.5] * 3 + [0.05] * 6 + [0.005] * 3),
+        ({"lr_drop_epochs": [1, 20], "max_steps": 5}, [0.5] * 3 + [0.05] * 2),
+        ({"lr_drop_epochs": [1, 20], "max_steps": 5, "gradient_accumulation_steps": 2}, [0.5] * 2 + [0.05] * 3),
+        ({"lr_drop_epochs": [20], "num_train_epochs": 1}, [0.5] * 3),
+    ],
+)
+def test_the_rate_drops_at_the_first_step_after_the_epoch(
+    tmp_path: Path, settings: dict[str, Any], expected: list[float]
+) -> None:
+    given = {"lr_scheduler_type": "constant", "learning_rate": 0.5, "per_device_train_batch_size": 4, **settings}
+    trainer = points.trainer(tmp_path, points.pairs(12), **given)
+    trainer.train()
+    used = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert used == pytest.approx(expected)
 
 
-def test_the_rate_drops_at_the_first_step_after_the_epoch() -> None:
-    assert rates([2], epochs=4, steps=12) == pytest.approx([0.5] * 6 + [0.05] * 6)
-    assert rates([1, 3], epochs=4, steps=8) == pytest.approx([0.5] * 2 + [0.05] * 4 + [0.005] * 2)
-
-
-def test_a_drop_after_the_end_is_refused() -> None:
-    with pytest.raises(DataError, match="the run ends at epoch 4, before 4"):
-        rates([4], epochs=4, steps=8)
+def test_epochs_of_data_without_a_length_are_refused(tmp_path: Path) -> None:
+    settings = {"lr_drop_epochs": [1], "lr_scheduler_type": "constant", "max_steps": 5}
+    with pytest.raises(TypeError, match="has no len"):
+        points.trainer(tmp_path, points.rows_of(points.pairs(12)).to_iterable_dataset(), **settings).train()
 
 
 def test_the_rate_has_a_half_life_in_steps(tmp_path: Path) -> None:
@@ -83,7 +88,6 @@ def test_a_scheduler_of_the_caller_is_refused_besides_a_schedule(tmp_path: Path,
     ("settings", "message"),
     [
         ({"lr_scheduler_type": "linear"}, "lr_scheduler_type"),
-        ({"max_steps": 5}, "max_steps=5"),
         ({"warmup_steps": 3}, "warmup_steps=3"),
         ({"lr_drop_epochs": []}, "must list finite numbers"),
         ({"lr_drop_epochs": [-1.0]}, "must list finite numbers"),
