@@ -35,6 +35,7 @@ from pathlib import Path
 from accelerate import PartialState
 from dair_hf.config import DAIRConfig
 DAIRConfig("unused")
+DAIRConfig("unused")
 Path(sys.argv[1], str(PartialState().process_index)).write_text(str(PartialState().num_processes))
 """
 
@@ -76,12 +77,11 @@ def test_deepspeed_accepts_its_configuration(stage: int) -> None:
     assert read.zero_config.offload_param is None or read.zero_config.offload_param.device == "none"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "ranks"), [("cpu", 1), ("cpu_processes", 2)])
-def test_cpu_configurations_start_all_ranks(name: str, ranks: int, tmp_path: Path) -> None:
+def count_ranks(options: list[str], tmp_path: Path) -> tuple[dict[str, str], str]:
+    """Return the number of ranks that each rank sees, and what was said."""
     (tmp_path / "count_ranks.py").write_text(COUNT_RANKS)
     (tmp_path / "ranks").mkdir()
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS[name])]
+    launch = [sys.executable, "-m", "accelerate.commands.launch", *options]
     done = subprocess.run(
         [*launch, "--main_process_port", "0", str(tmp_path / "count_ranks.py"), str(tmp_path / "ranks")],
         env={**tiny.child_environment(), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
@@ -90,5 +90,27 @@ def test_cpu_configurations_start_all_ranks(name: str, ranks: int, tmp_path: Pat
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = {path.name: path.read_text() for path in (tmp_path / "ranks").iterdir()}
+    return {path.name: path.read_text() for path in (tmp_path / "ranks").iterdir()}, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("cpu", 1), ("cpu_processes", 2), ("gpu", 1), ("ddp", 2), ("fsdp2", 2), ("two_nodes", 2)]
+)
+def test_configurations_start_all_ranks_on_a_cpu(name: str, ranks: int, tmp_path: Path) -> None:
+    options = ["--config_file", str(CONFIGS[name]), "--num_processes", str(ranks), "--num_machines", "1"]
+    found, said = count_ranks(options, tmp_path)
     assert found == {str(rank): str(ranks) for rank in range(ranks)}
+    assert "one process only" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["options", "file"])
+def test_one_process_in_place_of_several_is_said_once(form: str, tmp_path: Path) -> None:
+    config = tmp_path / "multi_cpu.yaml"
+    config.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n"
+    )
+    of_form = {"options": ["--cpu", "--num_processes", "2"], "file": ["--config_file", str(config)]}
+    found, said = count_ranks(of_form[form], tmp_path)
+    assert (found, said.count("--launch cpu_processes")) == ({"0": "1"}, 1)
