@@ -188,6 +188,34 @@ def test_rule_on_machine_paths_sees_them() -> None:
     assert [foreign_to_others(text) for text in good] == [[]] * len(good)
 
 
+UNPUBLISHED = re.compile(
+    r"(?:pip3? install|uv add|uv tool \w+|uvx|pipx \w+)[^\n`]*?(?<![\w./-])dair[-_]hf(?![\w./-]|.* @ )"
+    r"|\A\s*dair[-_]hf(?:\[[\w,]+\])?\s*\Z",
+)
+
+
+def test_no_command_takes_the_library_from_an_index() -> None:
+    """No index has it, so that anybody could take its name."""
+    found = {}
+    for name in TRACKED:
+        if name.endswith((".md", ".py", ".txt", ".yaml", ".yml", ".toml", ".ipynb", "Dockerfile", "Makefile", "run")):
+            found[name] = UNPUBLISHED.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_rule_on_indexes_sees_what_names_the_library() -> None:
+    pip, library = "pip " + "install", "dair-" + "hf"
+    bad = [f"{pip} '{library}[demo]'", f"uv {pip} -c x {library}", f"{library}[fuzzy]\n", f"{pip} dair_" + "hf\n"]
+    assert [len(UNPUBLISHED.findall(text)) for text in bad] == [1] * len(bad)
+    good = [
+        f"{pip} '.[demo]'",
+        f"uv pip uninstall {library}",
+        f"{library} @ git+https://host/{library}",
+        f"{pip} a/dair_" + "hf/x",
+    ]
+    assert [UNPUBLISHED.findall(text) for text in good] == [[]] * len(good)
+
+
 def test_constraints_pin_all_that_is_required() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))

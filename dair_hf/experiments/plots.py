@@ -31,7 +31,7 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise DataError(
-            "tables come with plots, which need matplotlib; it is not installed: pip install 'dair-hf[plots]'"
+            "tables come with plots, which need matplotlib; it is not installed: pip install matplotlib"
         ) from error
 
 

@@ -91,9 +91,7 @@ def _uri(pixels: np.ndarray) -> str:
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError(
-            "images of a pair report need Pillow; it is not installed: pip install 'dair-hf[report]'"
-        ) from error
+        raise DataError("images of a pair report need Pillow; it is not installed: pip install pillow") from error
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
     if max(image.size) > MAX_SIDE:
         image.thumbnail((MAX_SIDE, MAX_SIDE))

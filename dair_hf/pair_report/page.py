@@ -52,7 +52,7 @@ def require_report_libraries() -> None:
         import plotly.offline  # noqa: F401
     except ImportError as error:
         raise DataError(
-            f"a pair report needs plotly and jinja2 ({error}); install them: pip install 'dair-hf[report]'"
+            f"a pair report needs plotly and jinja2 ({error}); install them: pip install plotly jinja2"
         ) from error
 
 

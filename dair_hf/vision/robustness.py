@@ -108,7 +108,9 @@ class AttackConfig:
     test_restarts: int = field(default=1, metadata={"help": "Random restarts of PGD in evaluation, >= 1."})
     autoattack_rows: int = field(
         default=0,
-        metadata={"help": "Also run AutoAttack on this many rows; 0: none. Needs dair-hf[attacks] and takes hours."},
+        metadata={
+            "help": "Also run AutoAttack on this many rows, which takes hours; 0: none. Needs the extra attacks."
+        },
     )
 
     def __post_init__(self) -> None:

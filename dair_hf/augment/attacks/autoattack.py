@@ -115,6 +115,6 @@ def _toolbox() -> tuple[Any, Any]:
         from art.estimators.classification import PyTorchClassifier
     except ImportError as error:
         raise DataError(
-            "AutoAttack needs the Adversarial Robustness Toolbox: pip install 'dair-hf[attacks]'"
+            "AutoAttack needs the Adversarial Robustness Toolbox: pip install adversarial-robustness-toolbox"
         ) from error
     return AutoAttack, PyTorchClassifier

@@ -312,7 +312,7 @@ def require_optuna() -> None:
         import optuna  # noqa: F401
     except ImportError as error:
         raise DataError(
-            "search_pruner and search_storage need optuna; it is not installed: pip install 'dair-hf[search]'"
+            "search_pruner and search_storage need optuna; it is not installed: pip install optuna"
         ) from error
 
 

@@ -33,7 +33,7 @@ def fuzzy_comparison(match: str) -> Callable[[str, str], float]:
     try:
         from rapidfuzz import distance
     except ImportError as error:
-        raise DataError("fuzzy matching needs rapidfuzz, which is not installed: pip install dair-hf[fuzzy]") from error
+        raise DataError("fuzzy matching needs rapidfuzz, which is not installed: pip install rapidfuzz") from error
 
     def percent(value: str, other: str) -> int:
         length = len(value) + len(other)

@@ -85,5 +85,5 @@ def test_a_missing_toolbox_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("art.attacks.evasion", "art.estimators.classification"):
         monkeypatch.setitem(sys.modules, name, None)
     model = network()
-    with pytest.raises(DataError, match=r"pip install 'dair-hf\[attacks\]'"):
+    with pytest.raises(DataError, match="pip install adversarial-robustness-toolbox"):
         auto_attack(model, IMAGES, labels_of(model), EPSILON)
