@@ -1,5 +1,7 @@
 # Image that runs every recipe as any user, on a CPU or an NVIDIA GPU; docs/scaling.md (section 6) shows how.
-FROM python:3.11-slim
+# The digest of this tag, to be appended as @sha256:..., is shown by
+# docker buildx imagetools inspect --format '{{.Manifest.Digest}}' python:3.11.14-slim-trixie
+FROM python:3.11.14-slim-trixie
 
 # Build of torch: "cpu", or a version of CUDA such as "cu130".
 ARG TORCH=cpu
