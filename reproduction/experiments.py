@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import fnmatch
 import hashlib
 import json
@@ -14,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from filelock import lock_descriptor
+
 from dair_hf.errors import DataError
 from dair_hf.io.files import SCRATCH, atomic_path, read_json, read_yaml, write_json
-from dair_hf.io.folders import SUPERSEDED, mark_folder, move_to_superseded, superseded_name, try_lock
+from dair_hf.io.folders import SUPERSEDED, mark_folder, move_to_superseded, superseded_name
 
 MARKER = "experiment.json"
 PAIRED = "paired.md"
@@ -187,23 +188,20 @@ def remove_leftovers(results: Path) -> None:
 def sole_worker(lock: Path) -> Iterator[int]:
     """Wait until no other process works here, and make others wait until the block ends.
 
-    The lock is an open file, released by the last process that holds it. A recipe that is started with the yielded
-    descriptor holds it too. So a recipe that outlives a killed parent is waited for, and two never write to one folder.
+    The lock is an open file. A recipe that is started with the yielded descriptor holds it too. So a recipe that
+    outlives a killed parent is waited for, and two never write to one folder.
 
     Args:
-        lock: Lock file, which contains the id of the last process. Its folder is created.
+        lock: Lock file. Its folder is created.
 
     Yields:
         The file descriptor to pass to child processes (`pass_fds`).
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.touch()
-    with lock.open("r+") as file:
-        holder = try_lock(file.fileno())
-        if holder is not None:
-            print(f"{lock}: process {holder}, or the recipe it started, still works here; waiting for it", flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            try_lock(file.fileno())  # held now; writes the id
+    with open(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)) as file:
+        if not lock_descriptor(file.fileno(), blocking=False):
+            print(f"{lock}: another process, or a recipe it started, still works here; waiting for it", flush=True)
+            lock_descriptor(file.fileno())
         yield file.fileno()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import FINDINGS
+from dair_hf.io.commands import FINDINGS, printable
 
 import json
 from pathlib import Path
@@ -79,14 +79,14 @@ def audit(
             "counts": counts,
             "findings": findings_as_json(findings),
         }
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        typer.echo(printable(json.dumps(result, ensure_ascii=False)))
     else:
         compared = f"input {', '.join(data.inputs) or 'none'}; label {', '.join(data.labels) or 'none'}"
         changed = ", ".join(f"{name.replace('_', ' ')} in {count}" for name, count in counts.items() if "label" in name)
         sizes = ", ".join(filter(None, [f"{len(data.rows)} rows, {partners} partners", changed]))
         typer.echo(f"{pairs}: {sizes} ({compared})")
         for finding in findings:
-            typer.echo(finding.line())
+            typer.echo(printable(finding.line()))
         number = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         typer.echo(number if findings else "nothing is wrong")
     return FINDINGS if strict and findings else 0

@@ -11,6 +11,7 @@ from typing import Any
 from dair_hf.errors import DataError
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import FilePath, atomic_path, holds_json, read_json, require_output_file, scratch_folder
+from dair_hf.io.folders import sole_writer
 
 RECORD_FILE = "evaluation.json"
 RECORD_KEYS = {"model", "pairs", "settings", "metrics", "seconds"}
@@ -80,7 +81,7 @@ def evaluation_files(folder: Path, sources: Collection[FilePath], overwrite: boo
     Raises:
         DataError: As `require_evaluation_folder`, or the folder cannot be written.
     """
-    with scratch_folder(folder.resolve() / RECORD_FILE, folder) as scratch:
+    with sole_writer(folder), scratch_folder(folder.resolve() / RECORD_FILE, folder) as scratch:
         yield scratch
         names = sorted(path.name for path in scratch.iterdir() if path.name != RECORD_FILE)
         require_evaluation_folder(folder, names, sources, overwrite)  # again, in case others wrote there meanwhile

@@ -86,7 +86,9 @@ def evaluate_model(
     clock = _Clock(started)
     clock.lap("imports")
     use_cpu = _choose_device(settings.device)
-    with _progress_bars(show_progress):
+    is_first = int(os.environ.get("RANK", "0")) == 0
+    output = evaluation_files(folder, [path], overwrite) if is_first else contextlib.nullcontext(folder)
+    with _progress_bars(show_progress), output as written:
         rows = read_pairs(path)
         rows = rows.select(range(min(settings.limit or len(rows), len(rows))))
         if settings.clusters is not None and settings.clusters not in rows.column_names:
@@ -121,36 +123,35 @@ def evaluate_model(
                 options = ReportOptions(path.stem, texts=text_columns(pairs) or None)
                 report = build_report(trainer, pairs, found, options)
                 clock.lap("report")
-    record = {
-        "model": _described(name, model, str(trainer.args.device)),
-        "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
-        "settings": {
-            **asdict(settings),
-            # The default depends on the model; token ids are not cut.
-            "max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length,
-            "match": evaluator.preset,
-            "rule": _rule(str(evaluator.preset)),
-        },
-        "metrics": {key: _finite(value) for key, value in found.metrics.items()},
-        "seconds": {},
-        **provenance(),
-    }
-    if trainer.is_world_process_zero():
-        answers = found.predictions, found.references
-        if not trainer.generates:
-            names = label_names(model)
-            answers = [names(int(value)) for value in answers[0]], [names(int(value)) for value in answers[1]]
-        with evaluation_files(folder, [path], overwrite) as scratch:
-            found.views.write(scratch / PREDICTIONS_FILE, *answers, found.correct, found.clusters)
+        record = {
+            "model": _described(name, model, str(trainer.args.device)),
+            "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
+            "settings": {
+                **asdict(settings),
+                # The default depends on the model; token ids are not cut.
+                "max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length,
+                "match": evaluator.preset,
+                "rule": _rule(str(evaluator.preset)),
+            },
+            "metrics": {key: _finite(value) for key, value in found.metrics.items()},
+            "seconds": {},
+            **provenance(),
+        }
+        if is_first:
+            answers = found.predictions, found.references
+            if not trainer.generates:
+                names = label_names(model)
+                answers = [names(int(value)) for value in answers[0]], [names(int(value)) for value in answers[1]]
+            found.views.write(written / PREDICTIONS_FILE, *answers, found.correct, found.clusters)
             if report is not None:
                 report.settings = {
                     "model": name,
                     **{k: v for k, v in report.settings.items() if k not in ("model", "method")},
                 }
-                write_report(report, scratch)
-            record[FILES] = {**own_files(folder), **digests_of(scratch)}
+                write_report(report, written)
+            record[FILES] = {**own_files(folder), **digests_of(written)}
             record["seconds"] = clock.seconds()
-            write_json(scratch / RECORD_FILE, record)
+            write_json(written / RECORD_FILE, record)
     return record
 
 

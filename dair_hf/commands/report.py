@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dair_hf.io.commands import printable
+
 import json
 from pathlib import Path
 from typing import Annotated
@@ -70,6 +72,7 @@ def report(
     knows the losses of the steps of training.
     """
     from dair_hf.io.files import require_output_file
+    from dair_hf.io.folders import sole_writer
     from dair_hf.io.pair_files import require_pairs_file
 
     is_drawn_again = source.endswith(".json")
@@ -113,15 +116,17 @@ def report(
         from dair_hf.commands.model_pairs import report_on_model
 
         assert pairs is not None
-        made = report_on_model(
-            source, pairs, groups or [], title or pairs.stem, worst, dair_lambda, max_tokens, batch_size
-        )
-        page = write_report(made, folder)
+        with sole_writer(folder):
+            made = report_on_model(
+                source, pairs, groups or [], title or pairs.stem, worst, dair_lambda, max_tokens, batch_size
+            )
+            page = write_report(made, folder)
     if as_json:
         worst_ids = made.pairs["row_id"][: len(made.worst)]
         result = {"page": str(page), "json": str(folder / JSON_FILE), "summary": made.summary, "worst": worst_ids}
-        typer.echo(json.dumps(json_value(result), ensure_ascii=False, allow_nan=False))
+        typer.echo(printable(json.dumps(json_value(result), ensure_ascii=False, allow_nan=False)))
         return
     summary = made.summary
-    typer.echo(f"{summary['pairs']} pairs of {summary['rows']} rows; the worst is {pair_name(made.pairs, 0)}")
+    worst_pair = printable(pair_name(made.pairs, 0))
+    typer.echo(f"{summary['pairs']} pairs of {summary['rows']} rows; the worst is {worst_pair}")
     typer.echo(f"open {page}")

@@ -18,7 +18,6 @@ from dair_hf.config import DAIRConfig
 from dair_hf.experiments.run_records import Run, fingerprint, shared_settings
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.checkpoints import is_finished, last_checkpoint
-from dair_hf.io.files import explain_full_disk
 from dair_hf.io.folders import atomic_folder, claim_folder
 from dair_hf.modeling import ModelConfig
 from dair_hf.training.trainer import DAIRTrainer
@@ -39,8 +38,7 @@ _OF_REGULARIZER = ("lambda_", "loss_epsilon", "stop_gradient")
 def train_resumable(trainer: DAIRTrainer) -> None:
     """Train from the last complete checkpoint in the trainer's output folder, or from the start if there is none.
 
-    Raises:
-        DataError: The disk is full. The incomplete checkpoint is removed.
+    On failure, as with a full disk, an incomplete checkpoint is removed.
     """
     with _remove_on_failure(trainer, lambda path: path.name.startswith("checkpoint-") and not is_finished(path)):
         checkpoint = last_checkpoint(Path(trainer.args.output_dir))
@@ -55,9 +53,6 @@ def save_run(trainer: DAIRTrainer, **card: Any) -> None:
     Args:
         trainer: Trainer of the run; saves to its `args.output_dir`.
         **card: Arguments of `DAIRTrainer.create_model_card`.
-
-    Raises:
-        DataError: The disk is full.
     """
     with _remove_on_failure(trainer, Path.is_file):
         trainer.save_model()
@@ -143,8 +138,7 @@ def _remove_on_failure(trainer: DAIRTrainer, unwanted: Callable[[Path], bool]) -
     folder = Path(trainer.args.output_dir)
     before = set(folder.glob("*"))
     try:
-        with explain_full_disk(folder):
-            yield
+        yield
     except BaseException:
         for path in set(folder.glob("*")) - before if trainer.is_world_process_zero() else ():
             if unwanted(path):

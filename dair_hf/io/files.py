@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import re
@@ -16,15 +17,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
+from filelock import FileLock, Timeout
 
 from dair_hf.errors import DataError
 
 FilePath = str | os.PathLike[str]
 
 SCRATCH = ".dair_hf"  # suffix of temporary folders
-# Some libraries hide the error number, and torch's zip writer even the message.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FULL_WORDS = ("No space left on device", "Disk quota exceeded", "File too large", "inline_container.cc")
+LOCK = "dair_hf.lock"  # in a folder that a process works in
 # An escape in JSON: a surrogate pair, half of one, or another.
 _ESCAPE = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<half>\\ud[89a-f][0-9a-f]{2})|\\.", re.I)
 
@@ -33,8 +33,8 @@ _ESCAPE = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<half>\\ud[8
 def atomic_path(target: FilePath) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `target` on success and removed on failure.
 
-    Replaces a regular file at `target` and follows links. A pipe or a character device, such as `/dev/stdout`,
-    receives the content at the end.
+    Replaces a regular file at `target`, keeps its mode, and follows links. A pipe or a character device, such as
+    `/dev/stdout`, receives the content at the end.
 
     Args:
         target: Path of the finished file. Missing parent folders are created.
@@ -43,7 +43,7 @@ def atomic_path(target: FilePath) -> Iterator[Path]:
         The path to write to.
 
     Raises:
-        DataError: `target` is a folder, a block device or a socket, cannot be written, or the disk is full.
+        DataError: `target` is a folder, a block device or a socket, or cannot be written.
 
     Example:
         >>> with atomic_path("outputs/table.md") as path:  # doctest: +SKIP
@@ -53,8 +53,7 @@ def atomic_path(target: FilePath) -> Iterator[Path]:
     if _is_stream(target):
         with tempfile.TemporaryDirectory() as folder:
             content = Path(folder, "content")
-            with explain_full_disk(folder):
-                yield content
+            yield content
             with explain_write_errors(target):
                 stream = _open_stream(target)
             with content.open("rb") as file, stream:
@@ -63,6 +62,8 @@ def atomic_path(target: FilePath) -> Iterator[Path]:
     with scratch_folder(resolved, target) as scratch:
         yield scratch / resolved.name
         with explain_write_errors(target):
+            if resolved.exists():
+                shutil.copymode(resolved, scratch / resolved.name)
             os.replace(scratch / resolved.name, resolved)
 
 
@@ -212,7 +213,9 @@ def write_json(target: FilePath, value: Any) -> Path:
 
 @contextlib.contextmanager
 def scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
-    """Yield a temporary folder beside an output path, and remove it at the end.
+    """Yield a temporary folder next to an output path, and remove it at the end.
+
+    The folders of killed processes are removed, too.
 
     Args:
         resolved: Output path, with links resolved. Missing parent folders are created.
@@ -220,62 +223,56 @@ def scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
     """
     with explain_write_errors(target):
         resolved.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{resolved.name}.", suffix=SCRATCH, dir=resolved.parent))
+        for leftover in resolved.parent.glob(f".{glob.escape(resolved.name)}.*{SCRATCH}"):
+            with contextlib.suppress(OSError), FileLock(leftover / LOCK, timeout=0):  # else its process lives
+                shutil.rmtree(leftover, ignore_errors=True)
+        scratch, lock = _locked_scratch(resolved)
     try:
-        with explain_full_disk(target):
-            yield scratch
+        (scratch / "new").mkdir()
+        yield scratch / "new"
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        lock.release()
+
+
+def _locked_scratch(resolved: Path) -> tuple[Path, FileLock]:
+    while True:
+        scratch = Path(tempfile.mkdtemp(prefix=f".{resolved.name}.", suffix=SCRATCH, dir=resolved.parent))
+        lock = FileLock(scratch / LOCK)
+        with contextlib.suppress(OSError):  # without locks, as on some network drives, leftovers stay
+            lock.acquire()
+        if scratch.exists():  # no other process took it for a leftover before it was locked
+            return scratch, lock
+
+
+def lock_file(path: Path, folder: FilePath) -> FileLock:
+    """Lock a file, which is created, for this process. Links are not followed.
+
+    Args:
+        path: The lock file.
+        folder: The folder that it is for, as the user gave it.
+
+    Raises:
+        DataError: Another process holds the lock, or the file cannot be written.
+    """
+    lock = FileLock(path, timeout=0, is_singleton=True)
+    with explain_write_errors(folder):
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise DataError(f"{folder}: another process works there; wait until it ends, or name another") from error
+    return lock
 
 
 @contextlib.contextmanager
 def explain_write_errors(target: FilePath) -> Iterator[None]:
     """Convert an `OSError` raised while creating or opening `target` into a `DataError` that names it."""
-    with explain_full_disk(target):
-        try:
-            yield
-        except OSError as error:
-            if is_disk_full(error):
-                raise
-            raise DataError(
-                f"{target}: cannot write there ({error.strerror or error}); choose a folder you may write to"
-            ) from error
-
-
-@contextlib.contextmanager
-def explain_full_disk(target: FilePath) -> Iterator[None]:
-    """Convert an error caused by a full disk, in any form that libraries raise, into a `DataError` that names it."""
     try:
         yield
-    except DataError:
-        raise
-    except Exception as error:
-        # Checked before temporary files are removed. Unlike a failed open, a failed write does not name the file.
-        mount_point, free = mount_point_and_free_bytes(target)
-        is_unnamed = isinstance(error, RuntimeError) or (isinstance(error, OSError) and error.filename is None)
-        if not is_disk_full(error) and not (is_unnamed and free < 2**16):
-            raise
+    except OSError as error:
         raise DataError(
-            f"{target}: cannot be written: the disk mounted at {mount_point} is full, or a limit on file sizes is "
-            f"reached ({getattr(error, 'strerror', None) or error}; {free:,} bytes are free); free some space or write "
-            "elsewhere, and run the same command again"
+            f"{target}: cannot write there ({error.strerror or error}); choose a folder you may write to"
         ) from error
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error reports a full disk or a limit on file sizes."""
-    return getattr(error, "errno", None) in _FULL or any(words in str(error) for words in _FULL_WORDS)
-
-
-def mount_point_and_free_bytes(path: FilePath) -> tuple[str, int]:
-    """Return mount point and free bytes of the file system of `path`, which need not exist."""
-    parent = Path(os.path.realpath(path))
-    while not parent.exists():
-        parent = parent.parent
-    free = shutil.disk_usage(parent).free
-    while not os.path.ismount(parent):
-        parent = parent.parent
-    return str(parent), free
 
 
 def _is_same_file(first: FilePath, second: FilePath) -> bool:
@@ -331,7 +328,7 @@ def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again",
     try:
         return decode_json(content, **options)
     except UnicodeDecodeError as error:
-        raise _not_utf8(label, error) from error
+        raise DataError(f"{label}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8") from error
     except json.JSONDecodeError as error:
         raise DataError(
             f"{label}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
@@ -401,12 +398,21 @@ def decode_utf8(content: bytes, label: str) -> str:
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """Safe loader that reads `1e-3` as a number, as in YAML 1.2, and refuses duplicate keys."""
+    """Loader of plain values, lists and mappings: no aliases, which may expand without limit, and no tags.
+
+    It reads `1e-3` as a number, as in YAML 1.2, and refuses duplicate keys.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) or event.tag is not None:
+            raise yaml.composer.ComposerError(None, None, "aliases and tags are not allowed", event.start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in seen:
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
                 seen.add((key.tag, key.value))
@@ -414,7 +420,8 @@ class _YamlLoader(yaml.SafeLoader):
 
 
 _YamlLoader.yaml_implicit_resolvers = {
-    first: list(resolvers) for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in ("bool", "float", "int", "null")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
@@ -425,24 +432,20 @@ def read_yaml(path: FilePath) -> Any:
     """Read a YAML file.
 
     Raises:
-        DataError: The file cannot be read or is not YAML; the message contains file, line and column.
+        DataError: The file cannot be read or is not plain YAML; the message contains file, line and column.
     """
-    try:
-        text = read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _not_utf8(str(path), error) from error
-    return parse_yaml(text, str(path))
+    return parse_yaml(decode_utf8(read_bytes(path), str(path)), str(path))
 
 
 def parse_yaml(text: str, label: str) -> Any:
-    """Parse a YAML document.
+    """Parse a YAML document of plain values, lists and mappings, without aliases and tags.
 
     Args:
         text: The document.
         label: Name of its source, for messages.
 
     Raises:
-        DataError: Not YAML; the message contains label, line and column.
+        DataError: Not plain YAML; the message contains label, line and column.
 
     Example:
         >>> parse_yaml("{max_steps: 5, learning_rate: 1e-3}", "inline")
@@ -450,17 +453,8 @@ def parse_yaml(text: str, label: str) -> Any:
     """
     try:
         return yaml.load(text, _YamlLoader)  # a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise DataError(f"{label}: {position}not valid YAML ({problem})") from error
-    except RecursionError as error:
-        raise DataError(f"{label}: nested too deeply; check the program that wrote it") from error
-    except ValueError as error:
-        # An impossible date, such as February 31.
-        raise DataError(f"{label}: not valid YAML ({error})") from error
-
-
-def _not_utf8(label: str, error: UnicodeDecodeError) -> DataError:
-    return DataError(f"{label}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import fnmatch
 import hashlib
 import json
@@ -15,19 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from dair_hf.errors import DataError
-from dair_hf.io.files import FilePath, explain_write_errors, read_json, scratch_folder, write_json
+from dair_hf.io.files import LOCK, FilePath, explain_write_errors, lock_file, read_json, scratch_folder, write_json
 
 MANIFEST = "dair_hf_manifest.json"  # names of the files that `atomic_folder` wrote
 SUPERSEDED = "superseded"  # folder of finished runs whose settings have changed since
-LOCK = "dair_hf.lock"  # locked by the process that works in a folder; never removed, it marks the folder as a recipe's
+HIDDEN_LOCK = f".{LOCK}"  # of a command that writes a few files; a recipe's lock stays and marks its folder
 # Names that recipes write, except inside the folders of their runs.
 RECIPE_NAMES = (
     "comparison.*", "paired.*", "*_seed*.json", "audit_*.json", "data.json", "missing.json", "choice.json",
     "lambdas.md", "*.png", "runs", "search", "final", SUPERSEDED, "output.log",
 )  # fmt: skip
 
-_claims: dict[str, tuple[int, bool]] = {}  # folder -> descriptor of its lock file, and whether this process created it
+_claims: dict[str, tuple[FileLock, bool]] = {}  # folder -> its lock, and whether this process created it
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
 
     Raises:
         DataError: `target` is a file, contains anything that may not be replaced, is, contains or lies in a source, or
-            cannot be written; or the disk is full.
+            cannot be written.
 
     Example:
         >>> with atomic_folder("data/pairs") as folder:  # doctest: +SKIP
@@ -55,53 +55,23 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
     """
     sources = list(sources)
     resolved = require_output_folder(target, sources, overwrite)
-    with scratch_folder(resolved, target) as scratch:
-        new = scratch / "new"
-        new.mkdir()
+    with scratch_folder(resolved, target) as new:
         yield new
         write_json(new / MANIFEST, {"written_by": _program(), "files": sorted({*_contents(new), MANIFEST})})
         require_output_folder(target, sources, overwrite)  # again, in case another program wrote there meanwhile
         with explain_write_errors(target):
             if resolved.is_dir() and any(resolved.iterdir()):
-                _replace_folder(new, resolved)
+                # Visible, and outside the temporary folder: nothing is lost if the process is killed in between.
+                old = resolved.with_name(f"{resolved.name}.old-{os.getpid()}")
+                try:
+                    os.rename(resolved, old)
+                    os.rename(new, resolved)
+                finally:
+                    if not resolved.exists():
+                        os.rename(old, resolved)
+                    shutil.rmtree(old, ignore_errors=True)
             else:
                 os.rename(new, resolved)
-
-
-def _replace_folder(new: Path, target: Path) -> None:
-    """Replace the folder `target` by `new` and remove its former content.
-
-    Raises:
-        DataError: Without atomic exchange, the replacement and its undoing both failed; the message says where the
-            former content is.
-    """
-    if _exchange(new, target):
-        return shutil.rmtree(new, ignore_errors=True)
-    # Visible and outside the scratch folder, so that a killed process loses nothing.
-    old = target.with_name(f"{target.name}.old-{os.getpid()}")
-    try:
-        os.rename(target, old)
-        os.rename(new, target)
-    except BaseException as error:
-        if old.exists() and not target.exists():
-            try:
-                os.rename(old, target)
-            except BaseException:
-                raise DataError(f"{target}: replacing it was interrupted; rename {old} back to {target}") from error
-        raise
-    finally:
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders atomically; return False where system or file system cannot."""
-    try:
-        rename = ctypes.CDLL(None).renameat2
-    except (OSError, AttributeError):
-        return False
-    current_folder, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(rename(current_folder, os.fsencode(first), current_folder, os.fsencode(second), exchange) == 0)
 
 
 def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> Path:
@@ -157,7 +127,7 @@ def mark_folder(folder: FilePath) -> Path:
             names = [path.name for path in resolved.iterdir()]
             if foreign := sorted({name for pattern in RECIPE_NAMES for name in fnmatch.filter(names, pattern)}):
                 raise DataError(f"{folder}: holds {_some(foreign)}, which a recipe would replace; name a new folder")
-        lock.touch()
+        os.close(os.open(lock, os.O_CREAT | os.O_NOFOLLOW, 0o666))
     return lock
 
 
@@ -174,51 +144,43 @@ def claim_folder(folder: FilePath) -> Path:
     resolved = Path(os.path.realpath(folder))
     if not {str(resolved), *map(str, resolved.parents)} & _claims.keys():
         is_new = not resolved.exists()
-        descriptor = os.open(mark_folder(folder), os.O_RDWR)
-        with explain_write_errors(folder):
-            holder = try_lock(descriptor)
-        if holder is not None:
-            os.close(descriptor)
-            raise DataError(f"{folder}: process {holder} works there; wait until it has ended, or name another folder")
-        _claims[str(resolved)] = descriptor, is_new
+        _claims[str(resolved)] = lock_file(mark_folder(folder), folder), is_new
     return Path(folder)
 
 
-def try_lock(descriptor: int) -> str | None:
-    """Lock an open file and write the id of this process to it; if it is locked, return the id of its holder instead.
+@contextlib.contextmanager
+def sole_writer(folder: FilePath) -> Iterator[None]:
+    """Keep other commands from writing to a folder until the block ends; a new folder is removed if nothing is in it.
 
-    On a file system without locks, the file counts as unlocked.
+    Raises:
+        DataError: Another command writes there, or the folder cannot be written.
     """
+    resolved = Path(os.path.realpath(folder))
+    is_new = not resolved.exists()
+    with explain_write_errors(folder):
+        resolved.mkdir(parents=True, exist_ok=True)
+    lock = lock_file(resolved / HIDDEN_LOCK, folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-    except OSError:
-        pass
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return None
+        yield
+    finally:
+        if lock.lock_counter == 1:  # the outermost block
+            with contextlib.suppress(OSError):
+                os.unlink(resolved / HIDDEN_LOCK)  # before the release: afterwards it may be another process's
+                if is_new:
+                    os.rmdir(resolved)
+        lock.release()
 
 
 def release_unused_folders() -> None:
     """Release the claimed folders to which nothing was written, and remove those that this process created."""
-    for folder, (descriptor, is_new) in list(_claims.items()):
+    for folder, (lock, is_new) in list(_claims.items()):
         with contextlib.suppress(OSError):
             if os.listdir(folder) == [LOCK]:
                 os.unlink(os.path.join(folder, LOCK))
-                os.close(descriptor)
+                lock.release()
                 del _claims[folder]
                 if is_new:
                     os.rmdir(folder)
-
-
-def claimed_folders() -> list[str]:
-    """Return the folders that this process has claimed, relative to the working folder if they lie below it."""
-    try:
-        here = os.getcwd() + os.sep
-    except FileNotFoundError:  # removed meanwhile
-        here = ""
-    return [folder.removeprefix(here) for folder in _claims]
 
 
 def superseded_name(record: Mapping[str, Any], stem: str) -> str:

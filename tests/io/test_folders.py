@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.io import folders
-from dair_hf.io.folders import LOCK, MANIFEST, atomic_folder, claim_folder, claimed_folders, mark_folder
+from dair_hf.io.folders import LOCK, MANIFEST, atomic_folder, claim_folder, mark_folder, sole_writer
+from tests.fixtures.paths import ROOT
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -113,14 +115,13 @@ def test_claimed_folder_is_new_or_marked(tmp_path: Path, monkeypatch: pytest.Mon
     assert contents(tmp_path) == {"mine/data.json": "mine"}
     monkeypatch.chdir(tmp_path)
     assert claim_folder("new/run") == Path("new/run")
-    assert (tmp_path / "new/run" / LOCK).read_text() == f"{os.getpid()}\n"
+    assert (tmp_path / "new/run" / LOCK).exists()
     # The same folder again, and a subfolder.
     claim_folder(tmp_path / "new" / "run")
     (tmp_path / "new/run/search").mkdir()
     (tmp_path / "new/run/search/trial.json").write_text("{}")
     claim_folder(tmp_path / "new/run/search")
     assert not (tmp_path / "new/run/search" / LOCK).exists()
-    assert "new/run" in claimed_folders()
 
 
 @pytest.mark.parametrize("name", ["train.log", ".gitkeep", "notes/a.txt", "README.md"])
@@ -156,7 +157,6 @@ def test_files_that_a_recipe_would_replace_are_refused(tmp_path: Path, name: str
 def test_interrupt_between_the_renames_keeps_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, late: bool
 ) -> None:
-    monkeypatch.setattr(folders, "_exchange", lambda first, second: False)
     write(tmp_path / "data", "old")
     rename, count = os.rename, 0
 
@@ -176,36 +176,37 @@ def test_interrupt_between_the_renames_keeps_the_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At no time is there neither the old nor the new folder, so a killed process loses nothing."""
-    write(tmp_path / "data", "old")
-    rename = os.rename
-
-    def refused(source: str, target: str) -> None:
-        assert os.path.realpath(source) != str(tmp_path / "data"), "the old folder was moved away first"
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", refused)
-    write(tmp_path / "data", "new", overwrite=True)
-    assert contents(tmp_path / "data").keys() == {"new", MANIFEST}
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+@pytest.mark.parametrize("claim", [claim_folder, mark_folder, lambda folder: sole_writer(folder).__enter__()])
+@pytest.mark.parametrize("target", ["file", "absent"])
+def test_lock_that_is_a_link_is_refused(tmp_path: Path, claim: Callable[[Path], object], target: str) -> None:
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "out").mkdir()
+    for name in (LOCK, f".{LOCK}"):
+        (tmp_path / "out" / name).symlink_to(f"../{target}")
+    with pytest.raises(DataError, match="out"):
+        claim(tmp_path / "out")
+    assert (tmp_path / "file").read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "out"]
 
 
-def test_old_folder_survives_a_second_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_exchange", lambda first, second: False)
-    write(tmp_path / "data", "old")
-    rename, failures = os.rename, [None, OSError(5, "Input/output error"), KeyboardInterrupt()]
+def test_one_command_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
+    code = f"from dair_hf.io.folders import sole_writer\nwith sole_writer({str(tmp_path / 'new')!r}): print('in')"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-    def failing(source: str, target: str) -> None:
-        if error := failures.pop(0):
-            raise error
-        rename(source, target)
+    def outcome() -> tuple[str, bool]:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        return done.stdout, "DataError" in done.stderr
 
-    monkeypatch.setattr(os, "rename", failing)
-    with pytest.raises(DataError, match=r"rename .*/data\.old-\d+ back to .*/data$"):
-        write(tmp_path / "data", "new", overwrite=True)
-    (kept,) = tmp_path.iterdir()
-    assert contents(kept).keys() == {"old", MANIFEST}
+    for name in ("kept", None):
+        with sole_writer(tmp_path / "new"), sole_writer(tmp_path / "new"):
+            assert outcome() == ("", True)
+            if name:
+                (tmp_path / "new" / name).write_text("")
+        assert [path.name for path in (tmp_path / "new").iterdir()] == ["kept"]
+    assert outcome() == ("in\n", False)
+    with sole_writer(tmp_path / "empty"):
+        pass
+    assert not (tmp_path / "empty").exists()
 
 
 def test_an_empty_name_is_no_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
