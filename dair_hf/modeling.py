@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, TaskType, get_peft_model
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
-    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -26,20 +20,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers import __version__ as transformers_version
 from transformers.pytorch_utils import Conv1D
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
-from dair_hf.errors import DataError, explained, is_out_of_memory
+from dair_hf.errors import DataError, explained
 
-# What `from_pretrained` raises for a name or folder without such a model.
-LOADING_ERRORS = (OSError, ValueError, StrictDataclassError, SafetensorError)
-# Files of a saved model that hold one JSON object each.
-JSON_FILES = (
-    CONFIG_NAME, "adapter_config.json", "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "preprocessor_config.json", "processor_config.json", SAFE_WEIGHTS_INDEX_NAME,
-)  # fmt: skip
 # Generation settings that checkpoints set for their own task. BART's are meant for summaries: four beams and no
 # repeated trigrams, but belief states repeat a lot.
 DECODING = (
@@ -103,77 +87,25 @@ class ModelConfig:
             raise DataError(f"lora_rank={self.lora_rank} must be >= 0 and lora_alpha={self.lora_alpha} > 0")
 
 
-@contextlib.contextmanager
-def loading_explained(setting: str, name: str | os.PathLike[str], *kinds: type[Exception]) -> Iterator[None]:
-    """Convert errors from loading a model into a one-line `DataError`, which names the faulty file of a folder.
+def load_pretrained(
+    kind: Any, name: str | os.PathLike[str], setting: str, trust_remote_code: bool = False, **options: Any
+) -> Any:
+    """Call `kind.from_pretrained` for a model, configuration, tokenizer or processor that the user names.
+
+    Code of the model runs only with `trust_remote_code`. By default transformers would ask on standard input.
 
     Args:
-        setting: Setting that names the model, for the message.
+        kind: Class of transformers.
         name: Model id on the Hub, or local folder.
-        *kinds: Errors to convert besides `LOADING_ERRORS`; with a faulty file all are converted, but no lack of memory.
+        setting: Setting that names the model, for the message.
+        trust_remote_code: Whether to run code of the model.
+        **options: Other arguments of `from_pretrained`.
 
     Raises:
-        DataError: The body raised one of the errors.
+        DataError: It cannot be loaded.
     """
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as error:
-        fault = None if is_out_of_memory(error) else faulty_file(name)
-        if fault is not None:
-            raise DataError(f"{setting}: {fault}") from error
-        with explained(setting, *LOADING_ERRORS, *kinds):
-            raise
-
-
-def faulty_file(name: str | os.PathLike[str]) -> str | None:
-    """Return which file of a saved model cannot be read, why, and what to do; None if all can, or it is no folder.
-
-    Args:
-        name: Model id on the Hub, or local folder.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = (Path(folder) / "config.json").write_text("{")
-        ...     faulty_file(folder)[:25]
-        'config.json is no JSON (E'
-    """
-    folder, again = Path(name), "save the model there again, or copy that file again"
-    if not folder.is_dir():
-        return None
-    objects: dict[str, Any] = {}
-    for file in (folder / json_name for json_name in JSON_FILES):
-        if not file.is_file():
-            continue
-        try:
-            objects[file.name] = json.loads(file.read_bytes())
-        except ValueError as error:
-            return f"{file.name} is no JSON ({' '.join(str(error).split())[:100]}); {again}"
-        if not isinstance(objects[file.name], dict):
-            return f"{file.name} holds no JSON object, but a {type(objects[file.name]).__name__}; {again}"
-    checkpoints = sorted(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{CONFIG_NAME}"), key=os.path.getmtime)
-    if not objects and checkpoints:
-        return f"holds no model, but checkpoints of one; name one of them, such as {checkpoints[-1].parent}"
-    config = objects.get(CONFIG_NAME, {})
-    if CONFIG_NAME in objects and "auto_map" not in config and config.get("model_type") not in CONFIG_MAPPING:
-        return (
-            f"{CONFIG_NAME} has the model_type {config.get('model_type')!r}, which transformers "
-            f"{transformers_version} does not know; correct it, or install a version that does"
-        )
-    shards = objects.get(SAFE_WEIGHTS_INDEX_NAME, {}).get("weight_map", {})
-    for shard in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else ():
-        if not (folder / shard).is_file():
-            return f"{shard} is missing, which {SAFE_WEIGHTS_INDEX_NAME} names; {again}"
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except (SafetensorError, OSError) as error:
-            size = file.stat().st_size
-            return f"{file.name} is broken or cut off, at {size} bytes ({' '.join(str(error).split())[:100]}); {again}"
-    return None
+    with explained(setting, Exception):  # of any type, if a file is damaged
+        return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -185,9 +117,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     if config.model_name_or_path is None:
         raise DataError("model_name_or_path is not set; a model from scratch needs a tokenizer built from its texts")
     name = config.model_name_or_path
-    # The tokenizers library raises nothing more specific than Exception.
-    with loading_explained(f"model_name_or_path={name!r}: its tokenizer", name, Exception):
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=config.trust_remote_code)
+    setting = f"model_name_or_path={name!r}: its tokenizer"
+    tokenizer = load_pretrained(AutoTokenizer, name, setting, config.trust_remote_code)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -212,24 +143,27 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
     """
     torch.manual_seed(seed)
     if config.model_name_or_path is not None:
-        name, remote_code = config.model_name_or_path, config.trust_remote_code
-        with loading_explained(f"model_name_or_path={name!r}", name):
-            settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
-            model, report = _class_for(settings).from_pretrained(
-                name,
-                use_safetensors=True,
-                trust_remote_code=remote_code,
-                attn_implementation=config.attn_implementation,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused below, by name
-            )
-        require_all_weights(model, report, f"model_name_or_path={name!r}")
-        for setting in DECODING:
-            setattr(model.generation_config, setting, None)
+        name, setting = config.model_name_or_path, f"model_name_or_path={config.model_name_or_path!r}"
+        settings = load_pretrained(AutoConfig, name, setting, config.trust_remote_code)
+        model, report = load_pretrained(
+            _class_for(settings),
+            name,
+            setting,
+            config.trust_remote_code,
+            use_safetensors=True,
+            attn_implementation=config.attn_implementation,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
+        )
+        require_all_weights(model, report, setting)
+        for parameter in DECODING:
+            setattr(model.generation_config, parameter, None)
     else:
         settings = _settings_of(config.model_settings, tokenizer)
         with explained(f"model_settings of {settings.model_type!r}", Exception):
-            model = _class_for(settings).from_config(settings, attn_implementation=config.attn_implementation)
+            model = _class_for(settings).from_config(
+                settings, attn_implementation=config.attn_implementation, trust_remote_code=False
+            )
         if config.neighbour_attention:
             start_at_neighbours(model, config.neighbour_attention)
     if config.lora_rank:
@@ -266,21 +200,22 @@ def load_text_classifier(
         settings = _settings_of(config.model_settings, tokenizer, **classes)
         with explained(f"model_settings of {settings.model_type!r}", Exception):
             model = AutoModelForSequenceClassification.from_config(
-                settings, attn_implementation=config.attn_implementation
+                settings, attn_implementation=config.attn_implementation, trust_remote_code=False
             )
         head = []
     else:
-        with loading_explained(f"model_name_or_path={name!r}", name):
-            model, report = AutoModelForSequenceClassification.from_pretrained(
-                name,
-                use_safetensors=True,
-                trust_remote_code=config.trust_remote_code,
-                attn_implementation=config.attn_implementation,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **classes,
-            )
         setting = f"model_name_or_path={name!r}"
+        model, report = load_pretrained(
+            AutoModelForSequenceClassification,
+            name,
+            setting,
+            config.trust_remote_code,
+            use_safetensors=True,
+            attn_implementation=config.attn_implementation,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **classes,
+        )
         outputs = output_layers(model, len(labels), setting)
         if hasattr(model, model.base_model_prefix or " "):
             parts = [part for part, module in model.named_children() if any(True for _ in module.parameters())]
@@ -454,7 +389,7 @@ def _settings_of(settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizer
             "the model is unknown: set model_name_or_path, or model_settings with a model_type (t5, bart, gpt2, ...)"
         )
     kind = settings["model_type"]
-    with explained(f"model_settings: model_type={kind!r}", *LOADING_ERRORS):
+    with explained(f"model_settings: model_type={kind!r}", Exception):
         default_config = AutoConfig.for_model(kind)
     defaults = {
         "vocab_size": len(tokenizer),

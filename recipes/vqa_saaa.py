@@ -54,7 +54,7 @@ from dair_hf.experiments.run_records import finished_records
 from dair_hf.experiments.sweeps import plot_sweep
 from dair_hf.io.file_values import content_hashes
 from dair_hf.io.files import write_json
-from dair_hf.modeling import ModelConfig
+from dair_hf.modeling import ModelConfig, load_pretrained
 from dair_hf.vqa.data import VQAConfig, load_vqa
 from dair_hf.vqa.pairs import edit_pairs
 from dair_hf.vqa.readers.report import summary_table
@@ -98,7 +98,7 @@ def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Modu
         model, rows = cell_classification(scenes, count)
         return DAIRTrainer(model, base_args, train_dataset=rows, sample_loss="seq2seq")
 
-    return CellClassifier.from_pretrained(train_base_once(folder, make_trainer)).backbone.eval()
+    return load_pretrained(CellClassifier, train_base_once(folder, make_trainer), "the backbone").backbone.eval()
 
 
 def train_and_evaluate(run: Run, task: VQATask) -> Result:

@@ -31,7 +31,7 @@ from dair_hf.experiments.comparison import ComparisonConfig, with_settings
 from dair_hf.experiments.run_records import fingerprint, run_record
 from dair_hf.io.files import read_json, write_json
 from dair_hf.io.folders import atomic_folder
-from dair_hf.modeling import ModelConfig, load_model
+from dair_hf.modeling import ModelConfig, load_model, load_pretrained
 from reproduction.gpu_plans import plan_steps
 
 COLUMNS = ("row_id", "dialogue_id", "input_ids", "attention_mask", "labels")
@@ -134,7 +134,7 @@ def train_base(
     """
     config, model, args = read_settings(settings)
     pairs = load_from_disk(data / "base" / "pairs")
-    tokenizer = AutoTokenizer.from_pretrained(data / "base" / "tokenizer")
+    tokenizer = load_pretrained(AutoTokenizer, data / "base" / "tokenizer", "the tokenizer of the base")
 
     def trainer(attention: str, name: str, **changes: Any) -> DAIRTrainer:
         network = load_model(with_attention(model, attention), tokenizer, args.seed)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import (
+    AutoConfig,
     BartConfig,
     BartForConditionalGeneration,
     PreTrainedModel,
@@ -19,16 +23,21 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from dair_hf.commands.model_pairs import load_trained
 from dair_hf.errors import DataError
 from dair_hf.modeling import (
     ModelConfig,
     add_adapters,
     load_model,
+    load_pretrained,
     load_text_classifier,
     load_tokenizer,
     start_at_neighbours,
 )
+from dair_hf.vqa.models.backbone import load_backbone
+from dair_hf.vqa.models.pretrained import load_generator
 from tests.fixtures import saved_models, tiny
+from tests.fixtures.paths import ROOT
 
 T5 = {"model_type": "t5", "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 1}
 GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
@@ -380,16 +389,63 @@ def test_broken_files_of_a_model_are_named(tmp_path: Path, name: str) -> None:
     folder = saved_models.generator(tmp_path / "model", "gpt2", shard_size="4KB")
     config = ModelConfig(model_name_or_path=str(folder))
     load_model(config, load_tokenizer(config))
-    breaks, message = saved_models.BREAKAGES[name]
-    breaks(folder)
-    with pytest.raises(DataError) as refused:
+    saved_models.BREAKAGES[name](folder)
+    with pytest.raises(DataError, match=f"^model_name_or_path='{folder}': .") as refused:
         load_model(config, load_tokenizer(config))
-    error = str(refused.value)
-    assert error.startswith(f"model_name_or_path='{folder}': ") and message in error and "\n" not in error
-    if "tokenizer" not in message:
-        with pytest.raises(DataError) as refused:
+    assert "\n" not in str(refused.value)
+    if "tokenizer" not in name:
+        with pytest.raises(DataError, match=f"^model_name_or_path='{folder}': ."):
             load_text_classifier(config, tiny.tokenizer(), ["no", "yes"])
-        assert message in str(refused.value)
+
+
+def with_code(folder: Path) -> Path:
+    """A model of a type that only its own code knows; the code creates the file `ran` when it runs."""
+    saved_models.classifier(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "code.Own"}}
+    (folder / "config.json").write_text(json.dumps({**settings, **own}))
+    (folder / "code.py").write_text(
+        f"open({str(folder / 'ran')!r}, 'w').close()\n"
+        "from transformers import BertConfig\nclass Own(BertConfig):\n    model_type = 'own'\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda name: load_trained(name),
+        lambda name: load_model(ModelConfig(name), tiny.tokenizer()),
+        lambda name: load_text_classifier(ModelConfig(name), tiny.tokenizer(), ["no", "yes"]),
+        lambda name: load_generator(ModelConfig(name), None),
+        lambda name: load_backbone(name),
+    ],
+)
+def test_code_of_a_model_runs_only_where_a_setting_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[str], object]
+) -> None:
+    folder = with_code(tmp_path / "model")
+    monkeypatch.setattr("builtins.input", lambda *question: "y")
+    with pytest.raises(DataError, match="custom code"):
+        load(str(folder))
+    assert not (folder / "ran").exists()
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    load_pretrained(AutoConfig, folder, "model", trust_remote_code=True)
+    assert (folder / "ran").exists()
+
+
+def test_models_are_loaded_in_one_place() -> None:
+    """By default transformers asks on standard input whether the code of a model may run."""
+    without_code = {"GenerationConfig", "PeftConfig", "PeftModel"}
+    found = set()
+    for path in (path for folder in ("dair_hf", "recipes", "reproduction") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr == "from_pretrained":
+                owner = ast.unparse(node.value)
+                found |= set() if owner in without_code else {(path.name, owner)}
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".from_config"):
+                assert "trust_remote_code" in {keyword.arg for keyword in node.keywords}, path
+    assert found == {("modeling.py", "kind")}
 
 
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:

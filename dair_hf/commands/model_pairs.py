@@ -32,7 +32,7 @@ from dair_hf.data.texts.labels import label_of
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.answers import same_classes
-from dair_hf.modeling import LOADING_ERRORS, faulty_file, loading_explained, output_layers, require_all_weights
+from dair_hf.modeling import load_pretrained, output_layers, require_all_weights
 from dair_hf.pair_report.build import ReportOptions, build_report
 from dair_hf.pair_report.report import PairReport
 from dair_hf.training.run_settings import CLASSES_FILE, read_classes
@@ -68,8 +68,7 @@ def load_trained(name: str) -> tuple[Any, Any]:
     Raises:
         DataError: There is no such model or base, or its class is unknown.
     """
-    label = name if Path(name).exists() else f"{name}: is no folder here; from the Hub"
-    with loading_explained(label, name), _without_reports():
+    with _without_reports(), explained(name, Exception):
         adapters = _adapters_of(name)
         model = _load_model(name) if adapters is None else _load_adapted(name, adapters)
         places = [name] if adapters is None else [name, str(adapters.base_model_name_or_path)]
@@ -100,8 +99,8 @@ def _adapters_of(name: str) -> PeftConfig | None:
             return None
     if find_adapter_config_file(name) is None:
         return None
-    with explained(f"{name}: adapter_config.json", *LOADING_ERRORS, KeyError, TypeError):
-        adapters = PeftConfig.from_pretrained(name)
+    with explained(f"{name}: adapter_config.json", Exception):
+        adapters = PeftConfig.from_pretrained(name)  # JSON
     if not adapters.base_model_name_or_path:
         raise DataError(
             f"{name}: adapter_config.json names no base model; set base_model_name_or_path in it to the id or the "
@@ -112,9 +111,9 @@ def _adapters_of(name: str) -> PeftConfig | None:
 
 def _load_model(name: str) -> Any:
     """Load a model of the class that its configuration names; all of its weights must be in its files."""
-    config = AutoConfig.from_pretrained(name)
-    model, report = _class_for(name, config).from_pretrained(
-        name, config=config, output_loading_info=True, ignore_mismatched_sizes=True
+    config = load_pretrained(AutoConfig, name, name)
+    model, report = load_pretrained(
+        _class_for(name, config), name, name, config=config, output_loading_info=True, ignore_mismatched_sizes=True
     )
     require_all_weights(model, report, name)
     return model
@@ -135,26 +134,17 @@ def _class_for(name: str, config: Any, task: str | None = None) -> Any:
 def _load_adapted(name: str, adapters: PeftConfig) -> Any:
     """Load adapters on their base model."""
     base, revision = str(adapters.base_model_name_or_path), adapters.revision
-    saved = load_peft_weights(name, device="cpu")
-    try:
-        with loading_explained(base, base):
-            config = AutoConfig.from_pretrained(base, revision=revision)
-            kind = _class_for(base, config, adapters.task_type)
-            if adapters.task_type == TaskType.SEQ_CLS:
-                _set_classes(config, name, saved)
-            model, report = kind.from_pretrained(
-                base, config=config, revision=revision, output_loading_info=True, ignore_mismatched_sizes=True
-            )
-    except LOADING_ERRORS as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"{name}: holds adapters of the model {base!r}, which cannot be loaded ({reason[:300]}); start in the "
-            "folder from which that path leads to it, or set base_model_name_or_path in adapter_config.json"
-        ) from error
+    saved, setting = load_peft_weights(name, device="cpu"), f"{name}: its base model {base!r}"
+    config = load_pretrained(AutoConfig, base, setting, revision=revision)
+    kind = _class_for(base, config, adapters.task_type)
+    if adapters.task_type == TaskType.SEQ_CLS:
+        _set_classes(config, name, saved)
+    model, report = load_pretrained(
+        kind, base, setting, config=config, revision=revision, output_loading_info=True, ignore_mismatched_sizes=True
+    )
     heads = {key.removeprefix("base_model.").removeprefix("model.").rpartition(".")[0] for key in saved}
-    require_all_weights(model, report, f"{name}: its base model {base!r}", heads)
-    # A RuntimeError tells of weights of another shape.
-    with explained(f"{name}: its adapters do not fit the model {base!r}", *LOADING_ERRORS, KeyError, RuntimeError):
+    require_all_weights(model, report, setting, heads)
+    with explained(f"{name}: its adapters do not fit the model {base!r}", Exception):
         return PeftModel.from_pretrained(model, name)
 
 
@@ -170,7 +160,7 @@ def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
         DataError: The names are not as many as the outputs of the head.
     """
     with torch.device("meta"):
-        model = AutoModelForSequenceClassification.from_config(config)
+        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
     sizes = {
         len(weight)
         for layer in output_layers(model, config.num_labels, name)
@@ -191,19 +181,11 @@ def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
 def _load_tokenizer(name: str) -> Any:
     """Load a tokenizer; None for a model of images or tables, and where there are no files of one."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except Exception as error:  # the tokenizers library raises nothing more specific
-        if file := _first_cached(name, VOCABULARY_FILES):
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}); save the tokenizer again"
-            fault = faulty_file(name)
-            raise DataError(
-                f"{name}: its tokenizer cannot be loaded, though {file} exists ({reason}"
-                if fault is None
-                else f"{name}: its tokenizer cannot be loaded: {fault}"
-            ) from error
-        if isinstance(error, (OSError, ValueError)):
-            return None
-        raise
+        tokenizer = load_pretrained(AutoTokenizer, name, f"{name}: its tokenizer")
+    except DataError:
+        if _first_cached(name, VOCABULARY_FILES):
+            raise
+        return None
     return tokenizer if has_tokenizer_files(name, tokenizer) else None
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import decode_utf8, parse_yaml, read_bytes
+from dair_hf.io.files import decode_utf8, read_bytes, read_yaml
 
 # Everything after CONFIG is for the recipe, also `--help`.
 CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False}
@@ -123,7 +123,7 @@ def recipe_of(path: Path) -> Path:
     """
     folder = recipes_folder()
     known = sorted(script.stem for script in folder.glob("*.py"))
-    settings = parse_yaml(decode_utf8(read_bytes(path), str(path)), str(path))
+    settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise DataError(f"{path}: holds no settings; write each as a line `NAME: VALUE`, the first `recipe: NAME`")
     recipe = settings.get("recipe")

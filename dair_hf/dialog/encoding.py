@@ -175,14 +175,13 @@ class DialogEncoder:
 
 def _without_weights(model: ModelConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """Return the model with its settings, but with no memory for its weights."""
-    from dair_hf.modeling import load_model, loading_explained
+    from dair_hf.modeling import load_model, load_pretrained
 
     name, remote_code = model.model_name_or_path, model.trust_remote_code
     with torch.device("meta"):
         if name is None:
             return load_model(replace(model, lora_rank=0, neighbour_attention=0.0), tokenizer)
-        with loading_explained(f"model_name_or_path={name!r}", name):
-            settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
+        settings = load_pretrained(AutoConfig, name, f"model_name_or_path={name!r}", remote_code)
         kind: Any = AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
         network: PreTrainedModel = kind.from_config(settings, trust_remote_code=remote_code)
     try:

@@ -288,7 +288,7 @@ def _read_settings(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         _check_recipe(path, values.pop("recipe", None))
     for name in values:
         if name not in fields:
-            raise DataError(f"{path}: unknown field {name!r}{_hint(str(name), fields)}")
+            raise DataError(f"{path}: unknown field {name!r}; see --help for the fields")
     return values
 
 

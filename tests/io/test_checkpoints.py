@@ -73,20 +73,12 @@ def test_checkpoint_that_lost_a_file_is_skipped_with_a_warning(
     assert len(said) == 2 and f"{damaged} ({problem}). Training resumes from the start" in said[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("", "' is no checkpoint, but a folder that holds checkpoint-1, checkpoint-10; give one of them, or True for"),
-        ("checkpoint-99", "' does not exist; check the path: .* holds checkpoint-1, checkpoint-10$"),
-        ("empty/checkpoint-99", "' does not exist; check the path$"),
-        ("file", "' is no folder; give that of a checkpoint"),
-    ],
-)
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path, name: str, message: str) -> None:
+@pytest.mark.parametrize("name", ["", "checkpoint-99", "empty/checkpoint-99", "file"])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
     for step in (1, 10):
         checkpoint(tmp_path, step, f'{{"global_step": {step}}}')
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(DataError, match=f"^resume_from_checkpoint='{tmp_path / name}{message}"):
+    with pytest.raises(DataError, match="^resume_from_checkpoint=.* holds checkpoint-1, checkpoint-10$"):
         resumable_checkpoint(str(tmp_path / name), str(tmp_path))
 
 
@@ -149,6 +141,6 @@ def test_without_a_complete_checkpoint_the_error_says_so(tmp_path: Path) -> None
     unfinished = checkpoint(tmp_path, 2)
     with pytest.raises(DataError, match=message):
         made.train(resume_from_checkpoint=True)
-    message = f"^resume_from_checkpoint='{unfinished}' has no complete trainer_state.json: it was cut off .* or is no"
+    message = f"^resume_from_checkpoint='{unfinished}': .* trainer_state.json"
     with pytest.raises(DataError, match=message):
         made.train(resume_from_checkpoint=unfinished)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from dair_hf.errors import DataError
-from dair_hf.modeling import loading_explained, require_all_weights
+from dair_hf.modeling import load_pretrained, require_all_weights
 
 MAX_HALVINGS = 5  # a hierarchical transformer such as Swin halves its grid less often than this
 
@@ -58,7 +58,7 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
         True
     """
     # The dtype in which a model is being built or loaded, not the one in which the backbone was saved.
-    return _without_pooler(AutoModel.from_config(config, dtype=torch.get_default_dtype()))
+    return _without_pooler(AutoModel.from_config(config, dtype=torch.get_default_dtype(), trust_remote_code=False))
 
 
 def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
@@ -74,19 +74,14 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
         >>> load_backbone("microsoft/resnet-152")  # doctest: +SKIP
     """
     name = os.fspath(name_or_path)
-    with loading_explained(f"backbone {name!r}", name):
-        config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
-        config = getattr(config, "vision_config", config)
-        backbone, report = AutoModel.from_pretrained(
-            name_or_path,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+    setting = f"backbone {name!r}"
+    config = load_pretrained(AutoConfig, name, setting)
+    config = getattr(config, "vision_config", config)
+    backbone, report = load_pretrained(
+        AutoModel, name, setting, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+    )
     backbone = _without_pooler(backbone)
-    require_all_weights(backbone, report, f"backbone {name!r}")
+    require_all_weights(backbone, report, setting)
     return backbone
 
 

@@ -11,6 +11,8 @@ from transformers.models.auto.video_processing_auto import get_video_processor_c
 from transformers.processing_utils import ProcessorMixin
 from transformers.utils import PushToHubMixin
 
+from dair_hf.modeling import load_pretrained
+
 VIDEOS = "video_processor"
 LOADERS = {"image_processor": AutoImageProcessor, "tokenizer": AutoTokenizer}
 
@@ -80,7 +82,7 @@ def images_only_processor(name: str, trust_remote_code: bool = False) -> Any:
     parts = [
         UnusedVideoProcessor(get_video_processor_config(name))
         if part == VIDEOS
-        else LOADERS[part].from_pretrained(name, trust_remote_code=trust_remote_code)
+        else load_pretrained(LOADERS[part], name, part, trust_remote_code)
         for part in published.get_attributes()
     ]
     settings, options = published.get_processor_dict(name)
@@ -98,4 +100,6 @@ def _processor_class(name: str, trust_remote_code: bool) -> Any:
             continue
         if published is not None:
             return processor_class_from_name(published)
-    return PROCESSOR_MAPPING.get(type(AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)))
+    return PROCESSOR_MAPPING.get(
+        type(load_pretrained(AutoConfig, name, f"model_name_or_path={name!r}", trust_remote_code))
+    )

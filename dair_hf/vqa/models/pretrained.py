@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,16 +17,14 @@ from transformers import (
 )
 from transformers.utils import is_torchvision_available, logging
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.metrics.vqa.answers import normalize_answer
-from dair_hf.modeling import ModelConfig, add_adapters, loading_explained, require_all_weights
+from dair_hf.modeling import ModelConfig, add_adapters, load_pretrained, require_all_weights
 from dair_hf.vqa.models.images_only import images_only_processor, takes_videos
 from dair_hf.vqa.models.patches import take_padded_patches
 
 logger = logging.get_logger(__name__)
 
-# Errors of transformers for files of another kind, besides `modeling.LOADING_ERRORS`.
-OTHER_ERRORS = (ImportError, AttributeError, TypeError, KeyError)
 # Sampling parameters of `generate`. transformers refuses to save a configuration that has them with `do_sample=False`.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
@@ -47,22 +45,25 @@ def load_processor(config: ModelConfig) -> Any:
         DataError: No model is named or found, the processor does not take both images and text, or a required package
             is not installed.
     """
-    processor = _load(_load_processor, config)
+    setting = f"model_name_or_path={config.model_name_or_path!r}"
+    with explained(setting, Exception):
+        processor = _load_processor(_name(config), setting, config.trust_remote_code)
     if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
         raise DataError(
-            f"model_name_or_path={config.model_name_or_path!r} has a {type(processor).__name__}, which does not take "
-            "images and text together; name a vision-language model"
+            f"{setting} has a {type(processor).__name__}, which does not take images and text together; name a "
+            "vision-language model"
         )
     if processor.tokenizer.pad_token is None:
         processor.tokenizer.pad_token = processor.tokenizer.eos_token
     return processor
 
 
-def _load_processor(name: str, trust_remote_code: bool) -> Any:
+def _load_processor(name: str, setting: str, trust_remote_code: bool) -> Any:
     try:
-        return AutoProcessor.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (ImportError, ValueError):  # which of them depends on the files of the video processor
-        if is_torchvision_available() or not takes_videos(name, trust_remote_code):
+        return load_pretrained(AutoProcessor, name, setting, trust_remote_code)
+    except DataError as error:  # which of them depends on the files of the video processor
+        is_candidate = isinstance(error.__cause__, (ImportError, ValueError)) and not is_torchvision_available()
+        if not is_candidate or not takes_videos(name, trust_remote_code):
             raise
     return images_only_processor(name, trust_remote_code)
 
@@ -148,9 +149,11 @@ def _make_greedy(model: PreTrainedModel, tokenizer: Any) -> None:
 
 
 def _load_model(kind: Any, config: ModelConfig) -> tuple[Any, dict[str, Any]]:
-    model, report = _load(
-        kind.from_pretrained,
-        config,
+    model, report = load_pretrained(
+        kind,
+        _name(config),
+        f"model_name_or_path={config.model_name_or_path!r}",
+        config.trust_remote_code,
         use_safetensors=True,
         attn_implementation=config.attn_implementation,
         output_loading_info=True,
@@ -158,12 +161,10 @@ def _load_model(kind: Any, config: ModelConfig) -> tuple[Any, dict[str, Any]]:
     return model, report
 
 
-def _load(loader: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
-    name = config.model_name_or_path
-    if name is None:
+def _name(config: ModelConfig) -> str:
+    if config.model_name_or_path is None:
         raise DataError("model_name_or_path is not set; name a model with a processor, on the Hub or in a folder")
-    with loading_explained(f"model_name_or_path={name!r}", name, *OTHER_ERRORS):
-        return loader(name, trust_remote_code=config.trust_remote_code, **options)
+    return config.model_name_or_path
 
 
 def _replace_output_layer(model: PreTrainedModel, head: Sequence[str], answers: Sequence[str]) -> None:
