@@ -19,11 +19,6 @@ from dair_hf.errors import DataError, UndefinedMetricWarning
 CM_MIN_PAIRS = 30  # tables show a CM of fewer pairs as "-"
 
 
-def is_cm(metric: str) -> bool:
-    """Return whether a metric is a CM, which chooses nothing: a model that answers all inputs alike has 1.0."""
-    return metric.removeprefix("reverse_").partition("_")[0] == "cm"
-
-
 def as_correct(
     values: Any, name: str = "is_correct", row_name: Callable[[int], str] = "row {}".format
 ) -> NDArray[np.bool_]:

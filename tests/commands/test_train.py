@@ -76,11 +76,11 @@ def test_a_file_of_the_user(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dem"], "dem: not shipped"),
-        (["some/own.yaml"], "some/own.yaml: "),
+        (["dem"], "error: dem: "),
+        (["some/own.yaml"], "some/own.yaml: no such file"),
         ([], "CONFIG is missing"),
         (["--max_steps", "3", "demo"], "--max_steps"),
-        (["--launch", "dpp", "demo"], "dpp: not shipped"),
+        (["--launch", "dpp", "demo"], "error: dpp: "),
     ],
 )
 def test_what_cannot_be_trained_is_refused(

@@ -204,7 +204,7 @@ def test_defaults_are_not_shared_between_calls() -> None:
 
 
 BAD_FILES: list[tuple[str, str]] = [
-    ("step: 3\n", r"settings\.yaml: unknown field 'step'; did you mean 'steps'\?"),
+    ("step: 3\n", r"settings\.yaml: unknown field 'step'"),
     ("zzz: 3\n", r"settings\.yaml: unknown field 'zzz'; see --help for the fields"),
     ("1: 3\n", r"unknown field 1;"),
     ("steps: 1\nsteps: 2\n", r"settings\.yaml: line 2, column 1: not valid YAML \('steps' is given twice\)"),
@@ -312,7 +312,7 @@ def test_invalid_training_arguments_are_data_errors() -> None:
 def test_file_in_another_encoding(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_bytes("place: ü".encode("latin-1"))
-    with pytest.raises(DataError, match=r"not UTF-8 text \(byte 7\)"):
+    with pytest.raises(DataError, match=r"settings\.yaml: .*not UTF-8"):
         parse_arguments(TYPES, ["--config", str(path)])
 
 
