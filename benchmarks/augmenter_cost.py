@@ -10,8 +10,6 @@ Two minutes on one core. Writes results/benchmarks/augmenter_cost.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +22,7 @@ from workloads import digit_model, quiet_settings
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.collator import add_partners
 from dair_hf.data.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.io.commands import exit_status
 
 BATCH, ROWS = 64, 6400
 

@@ -10,8 +10,6 @@ Four minutes on one core. Writes results/benchmarks/auto_lambda.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import sys
 
 import torch
@@ -20,6 +18,7 @@ from workloads import digit_model, quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.io.commands import exit_status
 
 BATCH, ROWS = 64, 6400
 

@@ -15,8 +15,6 @@ About five minutes on two cores. Writes results/benchmarks/batching.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +28,7 @@ from workloads import MODEL, add_data_options, encoded_pairs, quiet_settings, sm
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.sampling import PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
+from dair_hf.io.commands import exit_status
 
 BATCH = 16
 ORDERS = {"random": "in random order", "length": "by length", "tokens": "by tokens"}

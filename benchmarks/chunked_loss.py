@@ -14,8 +14,6 @@ About ten minutes on two cores, 4 GB. Writes results/benchmarks/chunked_loss.jso
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -26,6 +24,7 @@ from memory import peak_memory
 from torch import Tensor, nn
 from workloads import bart, random_pairs, training_step
 
+from dair_hf.io.commands import exit_status
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.per_sample import seq2seq_nll
 

@@ -19,8 +19,6 @@ About eight minutes on two cores. Writes results/benchmarks/generation.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import sys
 from collections.abc import Sequence
@@ -41,6 +39,7 @@ from workloads import COLUMNS, MODEL, add_data_options, encoded_pairs, quiet_set
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.errors import DataError
+from dair_hf.io.commands import exit_status
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 

@@ -14,8 +14,6 @@ About three minutes on two cores. Writes results/benchmarks/gradient_cache.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import sys
 from collections.abc import Callable
 
@@ -24,6 +22,7 @@ from memory import peak_memory
 from transformers.utils import logging
 from workloads import bart, random_pairs, training_step
 
+from dair_hf.io.commands import exit_status
 from dair_hf.training.environments import VREx
 
 VOCABULARY, SOURCE, TARGET = 2000, 96, 32

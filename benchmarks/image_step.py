@@ -15,8 +15,6 @@ About five minutes on one core. Writes results/benchmarks/image_step.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import sys
 import time
 from collections import defaultdict
@@ -31,6 +29,7 @@ from workloads import digit_model, quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.io.commands import exit_status
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 from dair_hf.vision.mnist.rotated import RotatedConfig, RotatedView, draw_angles, train_pairs
 

@@ -13,8 +13,6 @@ About forty minutes on two cores, one for each run. Writes results/benchmarks/lo
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import os
 import random
@@ -44,6 +42,7 @@ from dair_hf.dialog.data import load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.experiments.checkpoints import train_resumable
+from dair_hf.io.commands import exit_status
 from dair_hf.io.files import read_json, write_json
 from dair_hf.io.folders import claim_folder
 

@@ -21,8 +21,6 @@ About fifteen minutes on one core. Writes results/benchmarks/pair_cost.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import json
 import sys
@@ -34,6 +32,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase, Seq2Se
 from workloads import COLUMNS, MODEL, add_data_options, encoded_pairs, flat_rows, quiet_settings, small_model
 
 from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.io.commands import exit_status
 
 BY_LENGTH = {"pair_group_by_length": True}
 IN_ORDER = {"train_sampling_strategy": "sequential"}

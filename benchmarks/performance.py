@@ -7,8 +7,6 @@ The page has one table per file in results/benchmarks/, with targets, quartiles,
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import json
 import sys
@@ -17,6 +15,7 @@ from typing import Any
 
 from measuring import HEADINGS, Measure
 
+from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_generated
 
 ORDER = (

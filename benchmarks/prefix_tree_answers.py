@@ -17,8 +17,6 @@ results/benchmarks/prefix_tree_answers.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import sys
 from collections.abc import Callable, Mapping
@@ -39,6 +37,7 @@ from workloads import add_data_options, encoded_pairs, quiet_settings
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.errors import DataError
 from dair_hf.evaluation.prediction import TREE_ROWS
+from dair_hf.io.commands import exit_status
 
 
 def load_or_train(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

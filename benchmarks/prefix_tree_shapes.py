@@ -23,8 +23,6 @@ results/benchmarks/prefix_tree_shapes.json, on a GPU results/benchmarks/prefix_t
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import gc
 import importlib.util
@@ -46,6 +44,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from workloads import quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.io.commands import exit_status
 from dair_hf.losses.objective import Counts
 from dair_hf.trees.attention import DENSE_NODES, FLEX, nodes_at_once, tree_mask
 from dair_hf.trees.block_attention import blocks_of

@@ -15,8 +15,6 @@ About fifteen minutes on two cores. Writes results/benchmarks/prefix_trees.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +30,7 @@ from workloads import add_data_options, encoded_pairs, quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.sampling import view_counts, view_lengths
+from dair_hf.io.commands import exit_status
 from dair_hf.trees.batches import tree_sampler
 
 GROUP, ROWS, SOURCE_TOKENS = "dialogue_id", 8, 896

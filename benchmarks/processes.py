@@ -10,8 +10,6 @@ About six minutes on two cores. Writes results/benchmarks/processes.json.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import json
 import os
@@ -29,6 +27,7 @@ from transformers import TrainerCallback
 from workloads import bart, quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.io.commands import exit_status
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "recipes" / "accelerate_configs" / "cpu_processes.yaml"

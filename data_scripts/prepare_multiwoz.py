@@ -15,8 +15,6 @@ every file, pass the `checksums.json` of a download that you trust as `--checksu
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import dataclasses
 import sys
@@ -32,6 +30,7 @@ from dair_hf.dialog.readers.woz2 import SPLITS as WOZ2_SPLITS
 from dair_hf.dialog.readers.woz2 import read_woz2, woz2_files
 from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.io.archives import Source
+from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_json
 from dair_hf.io.folders import atomic_folder
 from dair_hf.io.prepared import save_splits

@@ -11,8 +11,6 @@ pinned and verified as in prepare_multiwoz.py.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import sys
 from pathlib import Path
@@ -25,6 +23,7 @@ from dair_hf.dialog.readers.sources import HOST, sgd_files
 from dair_hf.dialog.renaming.entities import REMOVED
 from dair_hf.errors import DataError
 from dair_hf.io.columns import align
+from dair_hf.io.commands import exit_status
 from dair_hf.io.files import holds_json, require_output_file, write_json
 
 

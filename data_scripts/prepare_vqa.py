@@ -16,8 +16,6 @@ printed and stored in `checksums.json` on first use, and verified on later runs.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import sys
 from pathlib import Path
@@ -26,6 +24,7 @@ from typing import Any
 from datasets import DatasetDict
 from sources import download_sources, parse_source, source_parser
 
+from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_json
 from dair_hf.io.folders import atomic_folder
 from dair_hf.io.prepared import save_splits

@@ -26,8 +26,6 @@ table. The trainer tokenizes the texts. Finished runs are stored as JSON and not
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, set_seed
@@ -45,6 +43,7 @@ from dair_hf.experiments.comparison import (
     train_evaluate_save,
 )
 from dair_hf.experiments.report import Column
+from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 from dair_hf.text.chat_data import ChatConfig, ChatData, load_chat_data
 from dair_hf.text.problem_tokenizer import build_problem_tokenizer

@@ -21,8 +21,6 @@ with `--lambda_sweep`, plots of clean against robust accuracy. Finished runs are
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -44,6 +42,7 @@ from dair_hf.experiments.comparison import (
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.sweeps import plot_sweep
+from dair_hf.io.commands import run_recipe
 from dair_hf.vision.cifar10.pairs import evaluation_pairs, train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
 from dair_hf.vision.networks import NetworkConfig, make_network

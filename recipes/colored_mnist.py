@@ -25,8 +25,6 @@ which matches the paper's figures. Finished runs are stored as JSON and not repe
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -40,6 +38,7 @@ from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, claim_output_folder, train_evaluate_save
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
+from dair_hf.io.commands import run_recipe
 from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist.colored import ColoredConfig, evaluation_pairs, train_pairs

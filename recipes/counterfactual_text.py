@@ -24,8 +24,6 @@ Finished runs are stored as JSON and not repeated.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 from collections.abc import Mapping
 from functools import partial
 
@@ -38,6 +36,7 @@ from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, claim_output_folder, train_evaluate_save
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
+from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_text_classifier
 from dair_hf.text.task import TextConfig, encode_rows, load_rows, text_evaluator, tokenizer_for
 

@@ -22,8 +22,6 @@ marks variants without any foreground, where low accuracy is good. Finished runs
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 from functools import partial
 
 from accelerate import PartialState
@@ -43,6 +41,7 @@ from dair_hf.experiments.comparison import (
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
+from dair_hf.io.commands import run_recipe
 from dair_hf.io.file_values import content_hashes
 from dair_hf.io.files import write_json
 from dair_hf.vision.backgrounds.challenge import Challenge, ChallengeConfig, load_challenge

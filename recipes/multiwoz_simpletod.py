@@ -29,8 +29,6 @@ goal accuracy of both views and CM as a table. Finished runs are stored as JSON 
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +69,7 @@ from dair_hf.experiments.comparison import (
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
+from dair_hf.io.commands import run_recipe
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 

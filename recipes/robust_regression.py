@@ -22,8 +22,6 @@ as JSON and not repeated.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 from functools import partial
 from typing import Any
 
@@ -43,6 +41,7 @@ from dair_hf.experiments.comparison import (
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
+from dair_hf.io.commands import run_recipe
 from dair_hf.regression.correctness import rmse
 from dair_hf.regression.data import RegressionConfig, evaluation_pairs, load_regression, train_pairs
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig

@@ -23,8 +23,6 @@ digits. Finished runs are stored as JSON and not repeated.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,6 +45,7 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.plots import curve_ends, plot_ends
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
+from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.correctness import accuracy_by_class, consistency_by_class

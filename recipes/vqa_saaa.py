@@ -26,8 +26,6 @@ flips as a table, with plots if lambda is swept. Finished runs are stored as JSO
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 import math
 from pathlib import Path
 
@@ -52,6 +50,7 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
 from dair_hf.experiments.sweeps import plot_sweep
+from dair_hf.io.commands import run_recipe
 from dair_hf.io.file_values import content_hashes
 from dair_hf.io.files import write_json
 from dair_hf.modeling import ModelConfig, load_pretrained

@@ -13,8 +13,6 @@ with the standard deviations s over n seeds.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 import argparse
 import math
 import statistics
@@ -25,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dair_hf.errors import DataError
+from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json, write_json
 from reproduction.records import metric_of, read_records
 

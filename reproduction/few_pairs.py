@@ -13,8 +13,6 @@ no outcomes: the differences to DA-ERM are paired over seeds alone.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 import argparse
 import statistics
 from collections.abc import Mapping, Sequence
@@ -24,6 +22,7 @@ from dair_hf.config import AUTO
 from dair_hf.errors import DataError
 from dair_hf.experiments.paired import difference_text, paired_differences
 from dair_hf.experiments.run_records import lambda_of, lambda_text
+from dair_hf.io.commands import run_recipe
 from reproduction.auto_lambda import mean_and_deviation
 from reproduction.records import Record, metric_of, read_records
 from reproduction.verdicts import welch_half_width

@@ -23,8 +23,6 @@ removed, except those of the base, and predictions are kept. `--small` tries eve
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 import argparse
 import os
 import shutil
@@ -41,6 +39,7 @@ import torch
 import yaml
 
 from dair_hf.errors import DataError
+from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json, read_yaml, write_json, write_text
 from reproduction.experiments import sole_worker
 from reproduction.gpu_base import prepare_data, train_base

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import functools
 import sys
@@ -12,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_generated
 from reproduction.claims import Claim, Section, read_claims
 from reproduction.plots import draw_plots

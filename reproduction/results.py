@@ -18,8 +18,6 @@ written to `outputs/NAME/output.log`.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 import argparse
 import os
 import subprocess
@@ -30,6 +28,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
+from dair_hf.io.commands import run_recipe
 from dair_hf.io.folders import mark_folder
 from reproduction.experiments import (
     Experiment,

@@ -17,8 +17,6 @@ Finished runs are kept as JSON and not repeated.
 
 from __future__ import annotations
 
-from dair_hf.io.commands import run_recipe
-
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -37,6 +35,7 @@ from dair_hf.experiments.comparison import claim_output_folder, compare, require
 from dair_hf.experiments.plots import Series, mean_series, plot_curves, save_figure
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import Result, Run
+from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json, write_text
 from reproduction.linear_toy import LinearToy, consistency_gap, da_findings, dair_findings, sample_linear
 from reproduction.logistic_toy import PAPER_ITERATIONS, logistic_accuracy, sample_logistic, train_logistic

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import FINDINGS, printable
-
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dair_hf.errors import DataError
+from dair_hf.io.commands import FINDINGS, printable
 
 
 def audit(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import INTERRUPTED, exit_status
-
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -11,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dair_hf.commands import audit, evaluate, jga, report, train
+from dair_hf.io.commands import INTERRUPTED, exit_status
 
 PROGRAM = "dair-hf"  # also the name of the distribution
 EPILOG = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import printable
-
 import json
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dair_hf.errors import DataError
+from dair_hf.io.commands import printable
 
 OTHER_FOLDER = "name another folder with --output"
 # Options of `report` that need the model again.

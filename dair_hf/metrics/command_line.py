@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
-
 import argparse
 import dataclasses
 import json
@@ -11,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dair_hf.io.commands import exit_status
 from dair_hf.io.files import holds_json, require_output_file, write_text
 from dair_hf.metrics.state.conventions import PRESETS, Convention, resolve_convention
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import FINDINGS, REFUSED
-
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from dair_hf.commands.main import run
 from dair_hf.commands.pair_audit.findings import CHECKS
 from dair_hf.data.texts.files import pairs_from_jsonl
 from dair_hf.errors import DataError
+from dair_hf.io.commands import FINDINGS, REFUSED
 
 # Sound rows: distinct inputs, both labels, a partner each.
 SOUND = [

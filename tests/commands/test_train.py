@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import INTERRUPTED, REFUSED
-
 import json
 import os
 import runpy
@@ -16,6 +14,7 @@ import pytest
 
 from dair_hf.commands import train
 from dair_hf.commands.main import run
+from dair_hf.io.commands import INTERRUPTED, REFUSED
 from tests.fixtures import tiny
 from tests.fixtures.recipe_runs import CONFIGS, RECIPES
 

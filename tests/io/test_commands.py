@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status, run_recipe
-
 import os
 import re
 import runpy
@@ -19,6 +17,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.io.commands import exit_status, run_recipe
 from dair_hf.io.folders import claim_folder
 from tests.fixtures.paths import ROOT
 
