@@ -23,10 +23,10 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict
 from sources import download_sources, parse_source, source_parser
 
-from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz, splits_in
+from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
 from dair_hf.dialog.readers.report import ReadReport, summary_table
 from dair_hf.dialog.readers.sources import HOST, multiwoz_files, woz2_downloads
-from dair_hf.dialog.readers.woz2 import SPLITS as WOZ2_SPLITS
+from dair_hf.dialog.readers.splits import SPLITS
 from dair_hf.dialog.readers.woz2 import read_woz2, woz2_files
 from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.io.archives import Source
@@ -67,8 +67,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 def _download(args: argparse.Namespace) -> None:
     version = args.version or "2.2"
-    names = WOZ2_SPLITS if version == "woz2" else SPLITS
-    for split in [names.get(split, split) for split in args.split] or [None]:
+    for split in [SPLITS.get(split, split) for split in args.split] or [None]:
         files = woz2_downloads(split, args.host) if version == "woz2" else multiwoz_files(version, split, args.host)
         download_sources(args, files)
 

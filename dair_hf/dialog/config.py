@@ -20,10 +20,10 @@ from dair_hf.dialog.demo.names import MAX_NAMES_PER_SLOT, NAMES_PER_SLOT
 from dair_hf.dialog.demo.texts import DOMAINS
 from dair_hf.dialog.linking.foods import FOOD
 from dair_hf.dialog.linking.spelling import ATTRACTION, HOTEL, PLACE, RESTAURANT
-from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz
+from dair_hf.dialog.readers.multiwoz import read_multiwoz
 from dair_hf.dialog.readers.report import ReadReport
+from dair_hf.dialog.readers.splits import SPLITS
 from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2
-from dair_hf.dialog.readers.woz2 import SPLITS as WOZ2_SPLITS
 from dair_hf.dialog.renaming.new_names import METHODS
 from dair_hf.dialog.text.rows import PLACE_SLOTS
 from dair_hf.errors import DataError
@@ -41,7 +41,6 @@ class Reader(NamedTuple):
         read: `(path, split) -> (rows, report)`, from raw files.
         rename_slots: Slot whose entities are renamed -> kind of their unseen names: "hotel", "restaurant",
             "attraction", "place" or "food". Those of kind "place" are renamed only with `places`.
-        splits: Name of a split, as `read` takes it -> split; several names may mean the same.
         unseen_names: "test" and "validation" -> kind -> names that no row of the data has. None: those of SGD.
         validation_split: Split of `evaluate_on=validation`. None: the last tenth of the training dialogues.
     """
@@ -49,7 +48,6 @@ class Reader(NamedTuple):
     title: str
     read: Callable[[str | os.PathLike[str], str], tuple[Dataset, ReadReport]]
     rename_slots: Mapping[str, str]
-    splits: Mapping[str, str] = SPLITS
     unseen_names: Mapping[str, Mapping[str, Sequence[str]]] | None = None
     validation_split: str | None = None
 
@@ -67,7 +65,6 @@ READERS = {
         "WOZ 2.0",
         read_woz2,
         {FOOD_SLOT: FOOD},
-        WOZ2_SPLITS,
         {split: {FOOD: foods} for split, foods in UNSEEN_FOODS.items()},
         validation_split="dev",
     ),
@@ -213,9 +210,8 @@ class DialogConfig:
                 f"{', '.join(AUGMENTATIONS)}. Test rows always get names of a bank, that of sgd_dir"
             )
         reader = READERS.get(self.source)
-        split_of = SPLITS if reader is None else reader.splits
         # Prepared data without splits have the split "all".
-        splits = (*split_of, "all")
+        splits = (*SPLITS, "all")
         for name, choices in (
             ("source", SOURCES),
             ("evaluate_on", EVALUATED),
@@ -226,7 +222,7 @@ class DialogConfig:
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
         evaluated = self.evaluated_split
-        if evaluated is not None and split_of.get(evaluated, "all") == split_of.get(self.train_split, "all"):
+        if evaluated is not None and SPLITS.get(evaluated, "all") == SPLITS.get(self.train_split, "all"):
             is_test = self.evaluate_on == "test"
             name = f"test_split={evaluated!r}" if is_test else f"{evaluated!r}, the split of evaluate_on=validation,"
             raise DataError(

@@ -18,6 +18,7 @@ from dair_hf.dialog.demo.dialogs import (
 )
 from dair_hf.dialog.demo.names import areas_of, make_names
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
+from dair_hf.dialog.readers.splits import SPLITS
 from dair_hf.dialog.renaming.entities import load_bank
 from dair_hf.dialog.text.rows import FEATURES, history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
@@ -117,7 +118,7 @@ def read_rows(path: str | os.PathLike[str], split: str, source: str = "multiwoz"
     if not is_prepared(path):
         return reader.read(path, split)[0]
     saved = read_mark(path, source).get("splits", {})
-    aliases = [name for name in saved if reader.splits.get(name, name) == reader.splits.get(split, split)]
+    aliases = [name for name in saved if SPLITS.get(name, name) == SPLITS.get(split, split)]
     return load_split(path, source, aliases[0] if aliases else split, FEATURES)
 
 

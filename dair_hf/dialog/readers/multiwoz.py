@@ -14,13 +14,13 @@ from dair_hf.dialog.readers import multiwoz21
 from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
 from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.readers.schema import DIALOGUE_FILE, Schema, dialogues_in, parse_dialogue, read_schema
+from dair_hf.dialog.readers.splits import SPLITS, files_of_split, known_split, split_of
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.arrow import paused_gc
 
-SPLITS = {"train": "train", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev", "test": "test"}
 _LISTS = re.compile(r"(val|test)ListFile(\.txt|\.json)?")
-_NOT_DIALOGUES = re.compile(r".*_db\.json|schema\.json|checksums\.json|dialog_acts\.json|ontology\.json|.*ListFile.*")
+_NOT_DIALOGUES = re.compile(r"(.*_db|schema|checksums|dialog_acts|ontology)\.json(\.zip)?|.*ListFile.*|\..*")
 
 
 @paused_gc()
@@ -33,20 +33,21 @@ def read_multiwoz(
 
     - 2.2: `SPLIT/dialogues_NNN.json` and `schema.json`;
     - the original 2.1: `data.json`, `valListFile` and `testListFile`;
-    - 2.1 by split: `val.json`, `test.json`, or an archive of each (`val.json.zip`).
+    - 2.1 by split: `val.json`, `multiwoz_test.json`, or an archive of each (`val.json.zip`).
 
     Any of these files is also read on its own.
 
     Args:
         path: The folder, archive or file.
-        split: "train", "dev" (or "val", "validation") or "test"; None reads all.
+        split: "train", "dev" (or "val", "validation") or "test", by the lists or the names of files and folders: a
+            single file too must show it in its name. None reads all.
         version: "2.1" or "2.2"; None infers it from the files.
 
     Returns:
         The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
 
     Raises:
-        DataError: There is nothing to read, a file is broken, the split is empty, a key is missing, a state has an
+        DataError: There is nothing to read, no name shows the split, a file is broken, the split is empty, a key is missing, a state has an
             unknown slot, or a dialogue id occurs twice. The message names file and position.
 
     Example:
@@ -54,12 +55,10 @@ def read_multiwoz(
         >>> report.turns  # doctest: +SKIP
         7372
     """
-    if split is not None and split not in SPLITS:
-        raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
+    wanted = known_split(split)
     if version not in (None, "2.1", "2.2"):
         raise DataError(f"MultiWOZ version {version!r} is unknown; use 2.1 or 2.2, or leave it out")
     source = Source(path)
-    wanted = SPLITS[split] if split is not None else None
     report = ReadReport()
     files = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
     if version == "2.2" or (version is None and files):
@@ -77,28 +76,8 @@ def splits_in(source: Source) -> list[str]:
     """
     if any(_LISTS.fullmatch(PurePosixPath(name).name) for name in source.names):
         return ["train", "dev", "test"]
-    data = [name for name in source.names if name.endswith((".json", ".json.zip"))]
-    splits = {_split_of(name) for name in data}
-    if splits <= {None}:
-        splits = {_split_of(source.path.name)}
+    splits = {split_of(source, name) for name in _single_files(source)}
     return [split for split in ("train", "dev", "test") if split in splits]
-
-
-def _split_of(name: str) -> str | None:
-    """Return the split that the path of a file names."""
-    for part in reversed(PurePosixPath(name).parts):
-        if (stem := part.split(".")[0]) in SPLITS:
-            return SPLITS[stem]
-    return None
-
-
-def _of_split(source: Source, names: list[str], split: str | None) -> list[str]:
-    if split is None:
-        return names
-    if any(_split_of(name) is not None for name in names):
-        return [name for name in names if _split_of(name) == split]
-    whole = _split_of(source.path.name)
-    return names if whole in (None, split) else []
 
 
 def _find_schema(source: Source) -> Schema | None:
@@ -113,7 +92,7 @@ def _find_schema(source: Source) -> Schema | None:
 
 
 def _parse_22(source: Source, files: list[str], split: str | None, report: ReadReport) -> Iterator[ParsedDialogue]:
-    names = _of_split(source, files or _single_files(source), split)
+    names = files_of_split(source, files or _single_files(source, ".json"), split)
     schema = _find_schema(source)
     if schema is None:
         schema = dict.fromkeys(multiwoz21.TRACKED_SLOTS, frozenset())
@@ -124,13 +103,12 @@ def _parse_22(source: Source, files: list[str], split: str | None, report: ReadR
                 yield parsed
 
 
-def _single_files(source: Source) -> list[str]:
+def _single_files(source: Source, *suffixes: str) -> list[str]:
     """Return the files that may hold all dialogues of a split."""
     return [
         name
         for name in source.names
-        if name.endswith(".json")
-        and not PurePosixPath(name).name.startswith(".")
+        if name.endswith(suffixes or (".json", ".json.zip"))
         and "__MACOSX" not in name
         and not _NOT_DIALOGUES.fullmatch(PurePosixPath(name).name)
     ]
@@ -144,47 +122,30 @@ def _parse_21(source: Source, split: str | None, report: ReadReport) -> Iterator
 
 def _dialogues_21(source: Source, split: str | None) -> Iterator[tuple[str, str, Any]]:
     """Yield file, key and content of each dialogue."""
-    names = [name for name in source.names if not PurePosixPath(name).name.startswith(".") and "__MACOSX" not in name]
-    for name in names:
-        if PurePosixPath(name).name == "data.json":
-            yield from _of_data_json(source, name, split)
-            return
-    plain = _single_files(source)
-    zipped = [name for name in names if source.path.is_dir() and re.fullmatch(r"(.*/)?[a-z]+\.json\.zip", name)]
-    chosen = _of_split(source, plain + zipped, split)
-    if not chosen:
-        raise DataError(
-            f"{source.path}: holds no dialogues of split {split or 'all'!r} "
-            f"(found {', '.join(names[:5]) or 'nothing'}); expected dialogues_NNN.json, data.json or SPLIT.json"
-        )
-    for name in chosen:
-        inner = Source(source.path / name) if name in zipped else source
-        for file in [name] if inner is source else [name for name in inner.names if name.endswith(".json")]:
+    names = _single_files(source)
+    names = [name for name in names if PurePosixPath(name).name == "data.json"] or names
+    lists = _lists(source, names[0]) if len(names) == 1 else {}
+    if split is not None and {"dev", "test"} <= set(lists.values()):
+        for key, dialogue in _object(source, names[0]).items():
+            if lists.get(key.removesuffix(".json"), "train") == split:
+                yield source.label(names[0]), key, dialogue
+        return
+    for name in files_of_split(source, names, split):
+        inner = Source(source.path / name) if name.endswith(".zip") else source
+        for file in [name] if inner is source else _single_files(inner, ".json"):
             for key, dialogue in _object(inner, file).items():
                 yield inner.label(file), key, dialogue
-
-
-def _of_data_json(source: Source, file: str, split: str | None) -> Iterator[tuple[str, str, Any]]:
-    dialogues, lists = _object(source, file), _lists(source, file)
-    if split is not None and not lists:
-        raise DataError(
-            f"{source.path}: holds data.json without valListFile and testListFile, so no split {split!r}; "
-            "put the lists beside it or read it without a split"
-        )
-    for name, dialogue in dialogues.items():
-        if split is None or lists.get(name.removesuffix(".json"), "train") == split:
-            yield source.label(file), name, dialogue
 
 
 def _object(source: Source, name: str) -> Mapping[str, Any]:
     dialogues = source.json(name)
     if not isinstance(dialogues, dict):
-        remedy = (
-            '; a list of dialogues is MultiWOZ 2.2: read it with version="2.2"' if isinstance(dialogues, list) else ""
-        )
+        first = dialogues[0] if isinstance(dialogues, list) and dialogues else None
+        keys = f" (keys of the first item: {', '.join(first)})" if isinstance(first, dict) else ""
+        is_22 = isinstance(first, dict) and {"services", "turns"} <= first.keys()
         raise DataError(
-            f"{source.label(name)}: holds {type(dialogues).__name__}, "
-            f"expected an object of dialogues by id (MultiWOZ 2.1){remedy}"
+            f"{source.label(name)}: holds {type(dialogues).__name__}{keys}, "
+            f"expected an object of dialogues by id (MultiWOZ 2.1){'; for MultiWOZ 2.2 give version 2.2' * is_22}"
         )
     return dialogues
 

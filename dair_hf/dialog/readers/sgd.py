@@ -14,13 +14,13 @@ from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
 from dair_hf.dialog.readers.json_values import member, objects, strings
 from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.readers.schema import DIALOGUE_FILE, Schema, dialogues_in, full_slot, parse_dialogue, read_schema
+from dair_hf.dialog.readers.splits import SPLITS, files_of_split, known_split
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.arrow import paused_gc
 from dair_hf.metrics.state.normalizers import DONTCARE
 
-SPLITS = ("train", "dev", "test")
 KINDS = ("hotel", "restaurant", "attraction", "place")
 _NAME_SLOTS = {
     ("hotels", "hotel_name"): "hotel",
@@ -53,24 +53,11 @@ def name_kind(slot: str) -> str | None:
 
 def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list[str]]:
     """Return the source and the names of its dialogue files; in a folder of SPLIT.zip files, that archive."""
-    if split is not None and split not in SPLITS:
-        raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
-    source = Source(path)
-    if source.path.is_dir() and split is not None and f"{split}.zip" in source.names:
+    split, source = known_split(split), Source(path)
+    if source.path.is_dir() and f"{split}.zip" in source.names:
         source = Source(source.path / f"{split}.zip")
     names = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
-    if split is not None:
-        folders = {PurePosixPath(name).parent.name for name in names}
-        if folders & set(SPLITS):
-            names = [name for name in names if PurePosixPath(name).parent.name == split]
-        elif source.path.name.split(".")[0] in {*SPLITS} - {split}:
-            names = []
-    if not names:
-        raise DataError(
-            f"{source.path}: holds no dialogues_NNN.json of split {split or 'all'!r} "
-            f"(found {', '.join(source.names[:5]) or 'nothing'}); check path and split"
-        )
-    return source, names
+    return source, files_of_split(source, names, split)
 
 
 def _schema_of(source: Source, name: str) -> Schema:
@@ -90,7 +77,7 @@ def read_sgd(path: str | os.PathLike[str], split: str | None = None) -> tuple[Da
     Args:
         path: A folder or archive with `SPLIT/dialogues_NNN.json` and `SPLIT/schema.json`, a folder of
             `SPLIT.zip` (then with a split), or the folder or archive of one split.
-        split: "train", "dev" or "test"; None reads all.
+        split: "train", "dev" (or "val", "validation") or "test", by the names of files and folders. None reads all.
 
     Returns:
         The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
@@ -202,7 +189,7 @@ def build_bank(names: Mapping[str, Mapping[str, list[str]]]) -> tuple[Bank, Bank
     bank: Bank = {}
     removed: Bank = {}
     earlier: set[str] = set()
-    for split in sorted(names, key=SPLITS.index):
+    for split in sorted(names, key=[*SPLITS].index):
         bank[split], removed[split] = (
             {
                 kind: sorted(name for name in of_kind if (normalize_name(name) in earlier) is is_removed)

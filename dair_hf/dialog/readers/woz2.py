@@ -18,6 +18,7 @@ from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows, split_u
 from dair_hf.dialog.readers.json_values import member, objects, strings
 from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.readers.schema import dialogues_in
+from dair_hf.dialog.readers.splits import SPLITS, files_of_split, known_split, split_of
 from dair_hf.dialog.text.rows import SYSTEM, USER, Utterance
 from dair_hf.dialog.text.state import State
 from dair_hf.errors import DataError
@@ -27,9 +28,6 @@ from dair_hf.io.arrow import paused_gc
 FOOD_SLOT = "restaurant-food"
 # Slot of the files -> slot of the rows, spelled as in MultiWOZ.
 SLOTS = {"food": FOOD_SLOT, "area": "restaurant-area", "price range": "restaurant-pricerange"}
-SPLITS = {
-    "train": "train", "dev": "dev", "val": "dev", "valid": "dev", "validate": "dev", "validation": "dev", "test": "test"
-}  # fmt: skip
 # Food types that no dialogue of WOZ 2.0 names, in two lists without a common word: one to choose settings with, one to
 # test with. Partners of training rows have scrambled food types instead.
 UNSEEN_FOODS: Mapping[str, tuple[str, ...]] = {
@@ -46,7 +44,7 @@ UNSEEN_FOODS: Mapping[str, tuple[str, ...]] = {
         "sierra leonean", "slovenian", "somali", "sudanese", "tex mex", "tibetan", "ugandan", "yemeni",
     ),
 }  # fmt: skip
-_FILE = re.compile(r"woz_([a-z]+)_en\.json")
+_FILE = re.compile(r"woz_[a-z]+_en\.json")
 
 
 @paused_gc()
@@ -74,17 +72,8 @@ def read_woz2(path: str | os.PathLike[str], split: str | None = None) -> tuple[D
         >>> report.turns  # doctest: +SKIP
         1646
     """
-    if split is not None and split not in SPLITS:
-        raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
-    source = Source(path)
-    files = woz2_files(source)
-    names = [name for name, of_file in files.items() if split is None or of_file == SPLITS[split]]
-    if not names:
-        raise DataError(
-            f"{source.path}: holds no dialogues of split {split or 'all'!r} (found "
-            f"{', '.join(source.names[:5]) or 'nothing'}); expected woz_train_en.json, woz_validate_en.json and "
-            "woz_test_en.json"
-        )
+    wanted, source = known_split(split), Source(path)
+    names = files_of_split(source, list(woz2_files(source)), wanted)
     report = ReadReport()
 
     def parse() -> Iterator[ParsedDialogue]:
@@ -105,12 +94,9 @@ def woz2_files(source: Source) -> dict[str, str]:
     Returns:
         Name of the file -> "train", "dev" or "test"; empty if the source has none of them.
     """
-    found: dict[str, str] = {}
-    for name in source.names:
-        match = _FILE.fullmatch(PurePosixPath(name).name)
-        if match and match[1] in SPLITS and "__MACOSX" not in name:
-            found[name] = SPLITS[match[1]]
-    return dict(sorted(found.items(), key=lambda item: ("train", "dev", "test").index(item[1])))
+    names = [name for name in source.names if "__MACOSX" not in name and _FILE.fullmatch(PurePosixPath(name).name)]
+    found = {name: split for name in names if (split := split_of(source, name)) is not None}
+    return dict(sorted(found.items(), key=lambda item: [*SPLITS].index(item[1])))
 
 
 def _parse_dialogue(dialogue: Any, report: ReadReport, where: str) -> ParsedDialogue | None:

@@ -198,9 +198,9 @@ def test_bad_dialogue(tmp_path: Path, change: Any, message: str) -> None:
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="split 'val' is unknown"):
-        read_sgd(tmp_path, "val")
-    with pytest.raises(DataError, match=r"holds no dialogues_NNN\.json of split 'dev'"):
+    with pytest.raises(DataError, match="split 'Test' is unknown"):
+        read_sgd(tmp_path, "Test")
+    with pytest.raises(DataError, match="split 'dev'"):
         read_sgd(tmp_path, "dev")
     with pytest.raises(DataError, match="there is no schema.json beside it"):
         read_sgd(write(tmp_path / "a", "dev", [dialogue()], schema=None), "dev")

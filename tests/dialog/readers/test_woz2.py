@@ -114,7 +114,7 @@ def test_folder_and_archive_give_equal_rows_by_split(tmp_path: Path) -> None:
     assert list(woz2_files(Source(tmp_path / "woz.zip")).values()) == ["train", "dev", "test"]
     with pytest.raises(DataError, match="split 'tset' is unknown; use one of train, dev"):
         read_woz2(tmp_path / "folder", "tset")
-    with pytest.raises(DataError, match="no dialogues of split 'test' .*expected woz_train_en.json"):
+    with pytest.raises(DataError, match="split 'test'"):
         read_woz2(tmp_path / "folder" / FILES["train"], "test")
 
 

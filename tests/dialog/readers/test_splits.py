@@ -1,0 +1,113 @@
+"""Splits by the names of files and folders, for every reader and form of a source."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
+from dair_hf.dialog.readers.sgd import read_entity_names, read_sgd
+from dair_hf.dialog.readers.splits import SPLITS
+from dair_hf.dialog.readers.woz2 import read_woz2
+from dair_hf.errors import DataError
+from dair_hf.io.archives import Source
+from tests.dialog.readers import test_multiwoz, test_sgd, test_woz2
+
+# One file or folder per split, in the order train, dev, test.
+LAYOUTS = {
+    "2.1": [
+        "train.json val.json test.json",
+        "multiwoz_train.json multiwoz_dev.json multiwoz_test.json",
+        "train_dials.json dev_dials.json test_dials.json",
+        "train_data.json valid_data.json test_data.json",
+        "train_corrected.json validation-2.1.json MultiWOZ_2.1.Test.json",
+        "training.json devset.json testing.json",
+        "train/data.json dev/data.json test/data.json",
+        "mwz/train_set/mwz.json mwz/dev_set/mwz.json mwz/test_set/mwz.json",
+    ],
+    "2.2": [
+        "train/dialogues_001.json dev/dialogues_001.json test/dialogues_001.json",
+        "train_set/dialogues_001.json val_set/dialogues_001.json test_set/dialogues_001.json",
+        "dialogues_train/dialogues_001.json dialogues_valid/dialogues_001.json dialogues_test/dialogues_001.json",
+    ],
+    "woz2": ["woz_train_en.json woz_validate_en.json woz_test_en.json"],
+}  # fmt: skip
+LAYOUTS["sgd"] = LAYOUTS["2.2"]
+READERS = {"2.1": read_multiwoz, "2.2": read_multiwoz, "sgd": read_sgd, "woz2": read_woz2}
+
+
+def content(version: str, number: int, split: str) -> str:
+    if version == "2.1":
+        return json.dumps({split: test_multiwoz.talk()})
+    if version == "woz2":
+        return json.dumps([test_woz2.talk(number)])
+    if version == "sgd":
+        return json.dumps([test_sgd.dialogue(name=split)])
+    (dialogue,) = json.loads((test_multiwoz.FIXTURES / "dev" / "dialogues_001.json").read_text())
+    return json.dumps([dialogue | {"dialogue_id": split}])
+
+
+def members(version: str, layout: str) -> dict[str, str]:
+    files = {name: content(version, i, ("train", "dev", "test")[i]) for i, name in enumerate(layout.split())}
+    if version == "sgd":
+        files |= {str(Path(name).parent / "schema.json"): json.dumps(test_sgd.SCHEMA) for name in files}
+    return files
+
+
+@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize(("version", "layout"), [(v, layout) for v, layouts in LAYOUTS.items() for layout in layouts])
+def test_a_split_is_selected_wherever_a_name_shows_it(tmp_path: Path, version: str, layout: str, archive: bool) -> None:
+    source = tmp_path / ("data.zip" if archive else "data")
+    files = members(version, layout)
+    if archive:
+        test_multiwoz.pack(source, files)
+    for name, text in {} if archive else files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    read = READERS[version]
+    for alias, split in SPLITS.items():
+        expected = str(("train", "dev", "test").index(split)) if version == "woz2" else split
+        assert set(read(source, alias)[0]["dialogue_id"]) == {expected}, alias
+    assert len(set(read(source)[0]["dialogue_id"])) == 3
+    if version[0] == "2":
+        assert splits_in(Source(source)) == ["train", "dev", "test"]
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+@pytest.mark.parametrize("file", ["mwz.json", "data.json", "latest.json", "train_test.json", "all/mwz.json"])
+def test_a_source_that_shows_no_split_is_refused(tmp_path: Path, file: str, split: str) -> None:
+    path = tmp_path / "test_run" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(content("2.1", 0, "A"))
+    zipped = test_multiwoz.pack(tmp_path / "mwz.zip", {file: content("2.1", 0, "A")})
+    for source in (path, tmp_path / "test_run", zipped):
+        with pytest.raises(DataError, match=f"split '{split}'"):
+            read_multiwoz(source, split)
+        assert read_multiwoz(source)[1].dialogues == 1
+
+
+def test_a_folder_or_file_whose_own_name_shows_the_split(tmp_path: Path) -> None:
+    folder = tmp_path / "sgd" / "test_set"
+    folder.mkdir(parents=True)
+    (folder / "schema.json").write_text(json.dumps(test_sgd.SCHEMA))
+    (folder / "dialogues_001.json").write_text(content("sgd", 0, "test"))
+    assert read_entity_names(folder, "test")["hotel"] == ["Aspen Lodge"]
+    file = test_multiwoz.write(tmp_path, {"A": test_multiwoz.talk()}, "mwz_test.json")
+    with zipfile.ZipFile(tmp_path / "mwz_test.json.zip", "w") as archive:
+        archive.write(file, "mwz.json")
+    for source in (file, tmp_path / "mwz_test.json.zip"):
+        assert read_multiwoz(source, "test")[1].dialogues == 1
+        with pytest.raises(DataError, match="split 'train'"):
+            read_multiwoz(source, "train")
+    with pytest.raises(DataError, match="split 'dev'"):
+        read_sgd(folder, "dev")
+
+
+def test_lists_without_one_of_the_splits_select_nothing(tmp_path: Path) -> None:
+    test_multiwoz.write(tmp_path, {"A": test_multiwoz.talk(), "B": test_multiwoz.talk()}, "data.json")
+    (tmp_path / "valListFile.txt").write_text("A.json")
+    with pytest.raises(DataError, match="split 'train'"):
+        read_multiwoz(tmp_path, "train")  # it would have the test dialogues
