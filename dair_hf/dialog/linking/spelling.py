@@ -30,18 +30,16 @@ _TAILS: dict[str, tuple[Keys, ...]] = {
 
 @lru_cache(maxsize=10_000)
 def kind_of(slot: str) -> str:
-    """Return the kind of name that a slot holds: hotel, restaurant, attraction, else place.
+    """Return the kind of name that a slot for names or places holds: hotel, restaurant, attraction, else place.
 
     Example:
         >>> kind_of("hotel-name"), kind_of("restaurants_1-restaurant_name"), kind_of("taxi-departure")
         ('hotel', 'restaurant', 'place')
     """
-    domain, _, name = slot.lower().partition("-")
-    if "name" in name:
-        for kind in (HOTEL, RESTAURANT, ATTRACTION):
-            if domain.startswith(kind) or name.startswith(kind):
-                return kind
-    return PLACE
+    domain = slot.lower().partition("-")[0]
+    # SGD has its attractions in the service Travel_1.
+    kinds = {HOTEL: HOTEL, RESTAURANT: RESTAURANT, ATTRACTION: ATTRACTION, "travel": ATTRACTION}
+    return next((kind for start, kind in kinds.items() if domain.startswith(start)), PLACE)
 
 
 @lru_cache(maxsize=100_000)

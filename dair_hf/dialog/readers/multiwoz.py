@@ -47,8 +47,8 @@ def read_multiwoz(
         The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
 
     Raises:
-        DataError: There is nothing to read, no name shows the split, a file is broken, the split is empty, a key is missing, a state has an
-            unknown slot, or a dialogue id occurs twice. The message names file and position.
+        DataError: There is nothing to read, no name shows the split, a file is broken, a key is missing, a state has
+            an unknown slot, or a dialogue id occurs twice. The message names file and position.
 
     Example:
         >>> rows, report = read_multiwoz("multiwoz21", split="test")  # doctest: +SKIP

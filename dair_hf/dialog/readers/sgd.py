@@ -22,18 +22,42 @@ from dair_hf.io.arrow import paused_gc
 from dair_hf.metrics.state.normalizers import DONTCARE
 
 KINDS = ("hotel", "restaurant", "attraction", "place")
-_NAME_SLOTS = {
-    ("hotels", "hotel_name"): "hotel",
-    ("hotels", "place_name"): "hotel",
-    ("restaurants", "restaurant_name"): "restaurant",
-    ("travel", "attraction_name"): "attraction",
+# Service -> kind -> its slots, in SGD and in the five variants of its schema in SGD-X ("Hotels_15" is "Hotels_1").
+_SLOTS = {
+    "hotels": {
+        "hotel": "accommodation_name business_name hotel hotel_name lodging_name name name_of_accommodation "
+        "name_of_hotel name_of_the_resort name_or_alias place place_name",
+        "place": "accommodation_city city destination hotel_area hotel_city hotel_locale hotel_location house_locale "
+        "house_location housing_location locale_of_hotel location location_of_accommodation location_of_hotel "
+        "name_of_city where_to whereabouts",
+    },
+    "restaurants": {
+        "restaurant": "business_name establishment_name name name_of_business name_of_establishment "
+        "name_of_restaurant restaurant restaurant_name title_of_eatery",
+        "place": "city city_details city_of_establishment location location_city location_of_the_restaurant "
+        "restaurant_city restaurant_location",
+    },
+    "travel": {
+        "attraction": "attraction attraction_name attraction_title common_name_of_attraction name name_of_attraction",
+        "place": "attraction_city attraction_town_location city_name location location_of_attraction site_location",
+    },
+    "buses": {
+        "place": "arrival_city arriving_to city_departure_name city_destination city_destination_name city_from "
+        "city_origin city_start departing_city departure departure_city departure_location destination "
+        "destination_city destination_location end_destination end_route_city ending_city from_city from_location "
+        "from_where origin start start_route starting_destination starting_point_city to to_city to_location "
+        "to_where trip_destination",
+    },
+    "trains": {
+        "place": "arrival_city arrival_trip_city departure_trip_city destination destination_city ending_city "
+        "first_city from starting_city starting_point to train_departure",
+    },
 }
-_PLACE_SLOTS = {
-    "buses": {"origin", "destination", "from_location", "to_location", "from_city", "to_city"},
-    "hotels": {"destination", "location", "where_to"},
-    "restaurants": {"city", "location"},
-    "travel": {"location"},
-    "trains": {"from", "to"},
+_KIND_OF = {
+    (service, slot): kind
+    for service, kinds in _SLOTS.items()
+    for kind, slots in kinds.items()
+    for slot in slots.split()
 }
 
 Bank = dict[str, dict[str, list[str]]]
@@ -48,7 +72,7 @@ def name_kind(slot: str) -> str | None:
     """
     service, _, name = slot.lower().partition("-")
     service = service.rpartition("_")[0] or service
-    return _NAME_SLOTS.get((service, name)) or ("place" if name in _PLACE_SLOTS.get(service, ()) else None)
+    return _KIND_OF.get((service, name))
 
 
 def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list[str]]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from datasets import Dataset, Features
 from datasets.formatting.formatting import LazyRow
 
+from dair_hf.dialog.linking.spelling import kind_of
 from dair_hf.dialog.renaming.new_names import METHODS, RESERVED, rename
 from dair_hf.dialog.renaming.rewriting import Dialogue, check_row, lost_values, rewrite_history, rewrite_state
 from dair_hf.dialog.text.rows import PLACE_SLOTS
@@ -204,9 +205,7 @@ class EntityAugmenter:
 
 def _bank_names(bank: Mapping[str, Sequence[str]], slot: str) -> tuple[str, ...]:
     domain, _, name = slot.partition("-")
-    kinds = [slot, domain, name, name.removesuffix("_name")]
-    if slot in PLACE_SLOTS:
-        kinds.append("place")
+    kinds = [slot, domain, name, kind_of(slot)]
     kind = next((kind for kind in kinds if kind in bank), None)
     if kind is None:
         raise DataError(f"bank: no names for slot {slot!r} (looked for {kinds}, found {sorted(bank)}); add them")
@@ -308,7 +307,7 @@ def redraw(
         The dataset with `augmented_history` and `augmented_state`, in the format that it had.
 
     Raises:
-        DataError: A column is missing, or a mention is outside its utterance.
+        DataError: A column is missing, a mention is outside its utterance, or no row has a partner.
 
     Example:
         >>> for epoch in range(4):  # doctest: +SKIP
@@ -322,6 +321,10 @@ def redraw(
     options = {"desc": f"Augmenting ({augmenter.method})", **map_options}
     plain = dataset.with_format("arrow")
     pairs = plain.map(function, batched=True, features=features, num_proc=num_proc, **options)
+    if len(pairs) and pairs.data.column("augmented_history").null_count == len(pairs):
+        # Training would be plain ERM, and every figure of the pairs empty.
+        found = sorted({entry["slot"] for names in dataset.with_format(None)["names"] for entry in names})
+        raise DataError(f"slots: no row has a partner; renamed are {list(augmenter.slots)}, the names are in {found}")
     # columns=None means all columns, also those that are added later.
     has_all = set(shape["columns"]) == set(dataset.column_names)
     columns = None if has_all else list(dict.fromkeys([*shape["columns"], *AUGMENTED]))

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from dair_hf.dialog.readers.sgd import build_bank, name_kind, read_entity_names, read_sgd
+from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.errors import DataError
+from tests.fixtures.dialogs import augment_row
 
 Json = dict[str, Any]
 
@@ -167,6 +169,35 @@ def test_name_kinds() -> None:
         for slot in ("hotels_4-place_name", "travel_1-attraction_name", "trains_1-from", "media_1-title")
     ]
     assert kinds == ["hotel", "attraction", "place", None]
+
+
+@pytest.mark.parametrize(
+    ("service", "slot", "kind"),
+    [
+        ("Hotels_15", "name_of_accommodation", "hotel"),
+        ("Hotels_42", "place", "hotel"),
+        ("Restaurants_24", "title_of_eatery", "restaurant"),
+        ("Travel_12", "attraction", "attraction"),
+    ],
+)
+def test_names_of_the_schema_variants_of_sgd_x(tmp_path: Path, service: str, slot: str, kind: str) -> None:
+    text = json.dumps([dialogue()]).replace("Hotels_1", service).replace("hotel_name", slot)
+    schema = json.loads(json.dumps(SCHEMA).replace("Hotels_1", service).replace("hotel_name", slot))
+    rows, report = read_sgd(write(tmp_path, "dev", text, schema), "dev")
+    assert (report.names, report.names_in_text, report.mentions) == (2, 2, 3)
+    assert read_entity_names(tmp_path, "dev")[kind][:1] == ["Aspen Lodge"]
+    renamed = f"{service}-{slot}".lower()
+    augmenter = EntityAugmenter("swap", slots=[renamed], bank={kind: ["Oak Inn"]})
+    history, state = augment_row(augmenter, rows[0])
+    assert history[0]["text"] == "Is Oak Inn in Oslo good?"
+    assert {"slot": renamed, "values": ["Oak Inn"]} in state
+
+
+def test_slots_that_rename_nothing_are_refused(tmp_path: Path) -> None:
+    rows = read_sgd(write(tmp_path, "dev", [dialogue()]), "dev")[0]
+    with pytest.raises(DataError, match="^slots: .*hotel-name.*hotels_1-hotel_name"):
+        redraw(rows, EntityAugmenter())
+    assert len(redraw(rows, EntityAugmenter(slots=["hotels_1-hotel_name"]))) == 2
 
 
 def _unknown_slot(changed_dialogue: Json) -> None:
