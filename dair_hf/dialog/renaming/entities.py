@@ -36,7 +36,7 @@ class EntityAugmenter:
     """Function for `Dataset.map(..., batched=True)` that renames the entities of dialog rows in history and state.
 
     An entity gets one new name in all rows of its dialogue, for every spelling and every slot. Mentions keep their case
-    pattern (lower, UPPER, Title Case) and spacing. A new name is no spelling of an entity of the dialogue, no other new
+    pattern (lower, UPPER, Title Case) and spacing; "a" and "an" before them follow the new name. A new name is no spelling of an entity of the dialogue, no other new
     name and no category ("east", "cheap"). It depends on (method, seed, epoch, dialogue, entity), and not on the order
     of rows or on `num_proc`.
 
@@ -92,7 +92,7 @@ class EntityAugmenter:
     mentioned_only: bool = True
     covariant_only: bool = False
     # Part of the fingerprint of a cached map: increase it when the same settings give other names.
-    revision: int = field(default=4, init=False)
+    revision: int = field(default=5, init=False)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -24,6 +24,11 @@ RESERVED = NO_NAME | _CATEGORIES
 # A shuffle leaves a name unchanged with probability 1/2 at most (two letters), so that not all draws fail.
 _DRAWS = 64
 _GAPS = re.compile(r"(\s+)")
+_ARTICLE = re.compile(r"(?<![^\W_])([Aa])[Nn]?(\s+[\"'‘“(]?)$")
+# Vowels that sound like "you" or "won" ("a european", "a ukrainian", "a one-way"), and what else begins with a vowel
+# sound ("an hour", "an 18th").
+_YOU_OR_WON = r"eu|ewe|once|one\b|u(?:k\b|kr|ganda|rugu|cla|ni(?![mn])|s[as]?\b|ser?s?\b|sual|topi)"
+_VOWEL_SOUND = re.compile(rf"(?!{_YOU_OR_WON})[aeiou]|h(?:our|ono|ones|eir)|8|1[18](?!\d\b)")
 _ONSETS = tuple("b br ch d dr f fl g gr h j k l m n p pl r s sk t".split())
 _VOWELS = tuple("a e i o u ai ee oo ou".split())
 _CODAS = ("", "", "", "b", "ck", "d", "g", "l", "m", "n", "p", "r", "sh", "st", "t", "x")
@@ -73,6 +78,17 @@ def match_case(surface: str, name: str) -> str:
     else:
         return name
     return styled if len(styled) == len(name) and styled.lower() == name.lower() else name
+
+
+def fit_article(text: str, name: str) -> str:
+    """Return the text before a name with its last word, if that is "a" or "an", as the name needs it.
+
+    Example:
+        >>> fit_article("Is there an ", "bolivian"), fit_article("A ", "israeli"), fit_article("an ", "European")
+        ('Is there a ', 'An ', 'a ')
+    """
+    n = "" if _VOWEL_SOUND.match(name.lower()) is None else "N" if len(name) > 1 and name.isupper() else "n"
+    return _ARTICLE.sub(rf"\g<1>{n}\g<2>", text)
 
 
 def scramble(name: str, generator: random.Random) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from dair_hf.dialog.renaming.new_names import Renaming, match_case
+from dair_hf.dialog.renaming.new_names import Renaming, fit_article, match_case
 from dair_hf.dialog.text.spans import (
     UNSPOKEN,
     contains_name,
@@ -132,7 +132,8 @@ def _rewrite(turn: dict[str, str], spans: Iterable[tuple[int, int, str]], renami
     for start, end, key in without_overlap(usable):
         if key not in renaming.new_names:
             continue
-        pieces += [text[position:start], _replaced(text[start:end], renaming.new_names[key])]
+        new = _replaced(text[start:end], renaming.new_names[key])
+        pieces += [fit_article(text[position:start], new), new]
         position = end
         renamed.add(key)
         removed.update(_WORD.findall(normalize_name(text[start:end])))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -161,6 +162,30 @@ def test_spacing_around_a_span_and_a_value_is_kept():
 )  # fmt: skip
 def test_case_patterns(surface, expected):
     assert match_case(surface, "Sea thai") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "new", "expected"),
+    [
+        ("an oak or a oak", "bolivian", "a bolivian or a bolivian"),
+        ("a oak", "israeli", "an israeli"),
+        ("An Oak", "european", "A European"),
+        ("A OAK", "honest inn", "AN HONEST INN"),
+        ("it is an  oak", "ukrainian", "it is a  ukrainian"),
+        ("an oak", "ugandan", "a ugandan"),
+        ("a oak", "uzbek", "an uzbek"),
+        ("an oak", "one seven", "a one seven"),
+        ("a oak", "11 elms", "an 11 elms"),
+        ("the oak, a cheap oak, panda oak", "ember", "the ember, a cheap ember, panda ember"),
+    ],
+)
+def test_the_article_follows_the_new_name(text, new, expected):
+    row = make_row([text], {}, [("hotel-name", "oak", ["oak"])], [])
+    row["entities"] = [
+        {"slot": "hotel-name", "name": "oak", "turn": 0, "start": match.start(), "end": match.end()}
+        for match in re.finditer("oak", text, re.IGNORECASE)
+    ]
+    assert views(hotel_swap(new), row)[0] == [expected]
 
 
 def test_case_is_unchanged_if_it_would_alter_letters():
