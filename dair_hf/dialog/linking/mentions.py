@@ -86,7 +86,7 @@ def link_names(texts: Sequence[str], names: DialogueNames, annotations: Iterable
     def add(found: Iterable[Iterable[EntitySpan]]) -> list[list[EntitySpan]]:
         return [without_overlap([*known, *more]) for known, more in zip(spans, found, strict=True)]
 
-    index = _index(names)
+    index = name_index(names)
     spans = add(_spelled_out(line, index, other) for line, other in zip(tokens, excluded, strict=True))
     spans = add(find_parts(texts, tokens, names, excluded))
     mentioned = {id(entity) for line in spans for *_, entity in line}
@@ -166,7 +166,7 @@ def _joins_names(surface: str, keys: Keys, kind: str, names: DialogueNames) -> b
     )
 
 
-def _index(names: DialogueNames) -> dict[str, list[tuple[Keys, Entity, bool]]]:
+def name_index(names: DialogueNames) -> dict[str, list[tuple[Keys, Entity, bool]]]:
     """Return, by first word, the forms to search for, longest first, with entity and whether the form is shortened."""
     index: dict[str, list[tuple[Keys, Entity, bool]]] = {}
     for entity in names.entities:
@@ -175,7 +175,7 @@ def _index(names: DialogueNames) -> dict[str, list[tuple[Keys, Entity, bool]]]:
             if entity.kind == RESTAURANT and is_common(keys, entity.kind) and keys[-1:] != ("restaurant",):
                 forms[(*keys, "restaurant")] = False
             for form in (keys, core(keys, entity.kind)):
-                if (is_common(form, entity.kind) and len(form) < 4) or (form != keys and len("".join(form)) < 4):
+                if (is_common(form, entity.kind) and len(form) < 3) or (form != keys and len("".join(form)) < 4):
                     continue
                 forms.setdefault(form, form not in entity.keys)
                 for start in range(1, len(form) - 2):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dair_hf.dialog.linking.spelling import (
@@ -107,12 +107,18 @@ class DialogueNames:
         self.other_words: set[str] = set()
         self.other_values: set[Keys] = set()
 
-    def add_states(self, states: Mapping[int, Mapping[str, Sequence[str]]], name_slots: Collection[str]) -> None:
+    def add_states(
+        self,
+        states: Mapping[int, Mapping[str, Sequence[str]]],
+        name_slots: Collection[str],
+        slot_of: Callable[[str, str], str] = lambda slot, value: slot,
+    ) -> None:
         """Add all values of the states of a dialogue.
 
         Args:
             states: Index of the turn -> slot -> values.
             name_slots: Slots that hold names or places; values of other slots are no names ("chinese").
+            slot_of: Slot and value of a place -> the slot of its name, for places that no other slot names.
         """
         values = [
             (slot, value)
@@ -125,7 +131,7 @@ class DialogueNames:
             for slot, value in values:
                 is_name = slot in name_slots and value != DONTCARE and excluded_value(value) is None
                 if is_name and (kind_of(slot) == PLACE) is is_place:
-                    self.add(slot, value)
+                    self.add(slot if self.find(slot, value) else slot_of(slot, value), value)
         for value in {value for slot, value in values if slot not in name_slots}:
             self.other_words.update(words(value).keys)
             self.other_values.add(name_keys(value))

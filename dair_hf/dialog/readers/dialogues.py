@@ -10,6 +10,7 @@ from datasets import Dataset
 from dair_hf.dialog.linking.mentions import Annotation, LinkedNames, link_names
 from dair_hf.dialog.linking.names import DialogueNames
 from dair_hf.dialog.linking.spelling import PLACE
+from dair_hf.dialog.linking.venues import venue_slot, venues_in
 from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.text.rows import RowBuilder, Utterance
 from dair_hf.errors import DataError
@@ -67,21 +68,31 @@ def unset_note(value: str) -> str:
     return f"value {value!r}, read as not set"
 
 
-def _link(dialogue: ParsedDialogue) -> LinkedNames:
+def _link(dialogue: ParsedDialogue, venues: bool) -> LinkedNames:
     names = DialogueNames()
-    names.add_states(dialogue.states, dialogue.name_slots)
+    texts = [utterance.text for utterance in dialogue.utterances]
+    if venues:
+        names.add_states(dialogue.states, dialogue.name_slots, venue_slot)
+    else:
+        names.add_states(dialogue.states, dialogue.name_slots)
     for slot, name in dict.fromkeys(dialogue.other_names):
         names.add(slot, name, in_state=False)
-    return link_names([utterance.text for utterance in dialogue.utterances], names, dialogue.annotations)
+    for slot, name in venues_in(texts) if venues else ():
+        if names.find("", name) is None:
+            names.add(slot, name, in_state=False)
+    return link_names(texts, names, dialogue.annotations)
 
 
-def build_rows(dialogues: Iterable[ParsedDialogue], report: ReadReport, where: str) -> Dataset:
+def build_rows(
+    dialogues: Iterable[ParsedDialogue], report: ReadReport, where: str, *, venues: bool = False
+) -> Dataset:
     """Find the names of dialogues in their text and build the rows.
 
     Args:
         dialogues: Parsed dialogues.
         report: Report to add the counts to.
         where: Path and split, for error messages.
+        venues: Also find the venues of MultiWOZ that no state names.
 
     Returns:
         Rows with `rows.FEATURES`, one per state.
@@ -91,7 +102,7 @@ def build_rows(dialogues: Iterable[ParsedDialogue], report: ReadReport, where: s
     """
     builder = RowBuilder()
     for dialogue in dialogues:
-        linked = _link(dialogue) if dialogue.linked is None else dialogue.linked
+        linked = _link(dialogue, venues) if dialogue.linked is None else dialogue.linked
         try:
             builder.add_dialogue(
                 dialogue.dialogue_id, dialogue.utterances, dialogue.states, linked.mentions, linked.entries

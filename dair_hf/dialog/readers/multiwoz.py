@@ -65,7 +65,7 @@ def read_multiwoz(
         dialogues = _parse_22(source, files, wanted, report)
     else:
         dialogues = _parse_21(source, wanted, report)
-    return build_rows(dialogues, report, f"{source.path}: split {split or 'all'!r}"), report
+    return build_rows(dialogues, report, f"{source.path}: split {split or 'all'!r}", venues=True), report
 
 
 def splits_in(source: Source) -> list[str]:

@@ -36,9 +36,9 @@ class EntityAugmenter:
     """Function for `Dataset.map(..., batched=True)` that renames the entities of dialog rows in history and state.
 
     An entity gets one new name in all rows of its dialogue, for every spelling and every slot. Mentions keep their case
-    pattern (lower, UPPER, Title Case) and spacing; "a" and "an" before them follow the new name. A new name is no spelling of an entity of the dialogue, no other new
-    name and no category ("east", "cheap"). It depends on (method, seed, epoch, dialogue, entity), and not on the order
-    of rows or on `num_proc`.
+    pattern (lower, UPPER, Title Case) and spacing; "a" and "an" before them follow the new name. A new name is no
+    spelling of an entity of the dialogue, no other new name and no category ("east", "cheap"). It depends on (method,
+    seed, epoch, dialogue, entity), and not on the order of rows or on `num_proc`.
 
     A row has no partner (None in both columns) if nothing in it would change, or if a new name already occurs in the
     row. With `mentioned_only`, a row has no partner either if the model could not know its new state: the history does
