@@ -22,6 +22,7 @@ from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import DialogData
 from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.linking.venues import VENUES
 from dair_hf.dialog.previous_state import with_gold_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.text.state import state_from_row
@@ -244,7 +245,11 @@ def _audit_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncod
     train = redraw(model_rows(dialogs.train, config), training_augmenter(config, 0))
     # Previous states are predicted only after training; the audit takes the gold ones.
     test = evaluation_pairs(dialogs._replace(test=model_rows(dialogs.test, config)), config)
-    reports = {"train": audit(train, encoder=encoder), "test": audit(test, train=names_of(train), encoder=encoder)}
+    venues = VENUES if config.source == "multiwoz" else None
+    reports = {
+        "train": audit(train, names=venues, encoder=encoder),
+        "test": audit(test, train=names_of(train), names=venues, encoder=encoder),
+    }
     for name, report in reports.items():
         rich.print(report.to_table(f"Audit of the {name} pairs"))
         write_json(folder / f"audit_{name}.json", report.to_dict())

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -23,11 +23,11 @@ Words = tuple[str, ...]
 _TOKEN = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 # Words of sentences and kinds of places. They identify no name even if they are rare in a small data set.
 _PLAIN = frozenset(
-    "a about all also am an and any are art arts as at b be bed book breakfast but by can center centre city do "
-    "down for from go great have he hi how i if in is it just like me my near need no not of off okay on one or "
-    "our out over please she so some sure thank that the their there they this to town two up us was we what when "
-    "where which who will with would yes you your east north south west airport area avenue bar bistro bnb boat "
-    "bridge building cafe church cinema club college court food garden gallery grand guest guesthouse hall hill "
+    "a about all also am an and any are art arts as ask at b be bed book breakfast but by can center centre city do "
+    "down for from go great have he hi how i if in is it just like me my near need no not of off okay on one or our "
+    "out over please she so some sure thank that the their there they this to town two up us was we what when where "
+    "which who will with would yes you your east north south west airport area avenue bar bistro bnb boat bridge "
+    "building cafe church cinema club college court food garden gallery gallerie grand guest guesthouse hall hill "
     "home hostel hotel house inn island kitchen lane library lodge lounge market museum new night nightclub old "
     "palace park place pool pub restaurant river road room saint square st station street suite theatre theater "
     "tower university".split()
@@ -40,6 +40,7 @@ _ALIKE = frozenset(
     "a and b bar bed bistro breakfast cafe gallery guest guesthouse hotel house inn lodge museum of restaurant "
     "the".split()
 )
+_ARTICLES = {"an": "a", "An": "A", "AN": "A"}
 _STOPS = frozenset(".,;:?!")
 _INDEFINITE = frozenset("a an any another some".split())
 _DETERMINERS = _INDEFINITE | frozenset("no that the this what which your".split())
@@ -109,6 +110,9 @@ class _Dialogue:
 class LeftoverSearch:
     """Search for errors of a renaming.
 
+    Args:
+        names: Slot -> names to search for, besides the values of the states.
+
     Example:
         >>> search = LeftoverSearch()
         >>> texts = ["Fenwick Inn is fine. Is the Fenwick far?", "Oak is fine. Is the Fenwick far?"]
@@ -118,8 +122,12 @@ class LeftoverSearch:
         ["d/0 'Fenwick' of 'fenwick inn' in 'Oak is fine . Is the Fenwick far ?'"]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, Iterable[str]] | None = None) -> None:
         self._dialogues: dict[str, _Dialogue] = {}
+        # Slot -> known names, and the slots whose values were renamed.
+        self._known = {slot: set(map(_name_keys, values)) for slot, values in (names or {}).items()}
+        self._renamed_slots: set[str] = set()
+        self._towns: set[Words] = set()
         self._outside: Counter[str] | None = None
 
     def add(
@@ -152,7 +160,12 @@ class LeftoverSearch:
                 dialogue.texts.add(turn["text"])
                 dialogue.words.update(map(_key, _TOKEN.findall(turn["text"])))
         for slot, values in state.items():
-            dialogue.values.update((_keys(value), None) for value in values if _is_name(slot, value))
+            named = [value for value in values if _is_name(slot, value)]
+            dialogue.values.update((_keys(value), None) for value in named)
+            if slot.endswith("name"):
+                self._known.setdefault(slot, set()).update(map(_name_keys, named))
+            elif slot.startswith(("train", "bus")):
+                self._towns.update(map(_name_keys, values))
         if augmented_history is None or augmented_state is None:
             return
         dialogue.has_partner = True
@@ -168,6 +181,7 @@ class LeftoverSearch:
                     if _is_name(slot, old):
                         dialogue.unchanged_values.setdefault((slot, old), row_id)
                 elif after:
+                    self._renamed_slots.add(slot)
                     # There are fewer values if alternatives mean the same entity.
                     key = _keys(old), _keys(after[min(index, len(after) - 1)])
                     dialogue.replaced.setdefault(key, _Replacement(*key, "", row_id))
@@ -180,12 +194,14 @@ class LeftoverSearch:
     def findings(self) -> dict[str, list[str]]:
         """Return check -> row id and description of the first finding in each dialogue that has one.
 
+        - `known_names`: a name that a renamed slot has in any dialogue, in the augmented text or state;
         - `leftover_names`: an old name, or a part that identifies it, in the augmented text;
         - `names_kept_in_state`: a value of a state that kept the name of a renamed entity, or a part of it;
         - `two_new_names`: an entity with two new names;
         - `renamed_common_words`: renamed words that name nothing ("a college").
         """
         searches = {
+            "known_names": partial(self._known_names, self._index()),
             "leftover_names": self._leftover_names,
             "names_kept_in_state": self._names_kept_in_state,
             "two_new_names": self._two_new_names,
@@ -196,6 +212,28 @@ class LeftoverSearch:
             name: [first for dialogue in dialogues if (first := next(search(dialogue), None))]
             for name, search in searches.items()
         }
+
+    def _index(self) -> dict[str, set[Words]]:
+        """Return first word -> known names of the renamed slots, without names that look like ordinary text."""
+        index: dict[str, set[Words]] = {}
+        for slot in self._renamed_slots & self._known.keys():
+            for name in self._known[slot] - self._towns:
+                if len(name) > 2 or not _PLAIN.issuperset(name):  # the empty name is plain
+                    index.setdefault(name[0], set()).add(name)
+        return index
+
+    def _known_names(self, index: Mapping[str, set[Words]], dialogue: _Dialogue) -> Iterator[str]:
+        for (slot, value), row_id in dialogue.unchanged_values.items():
+            name = _name_keys(value)
+            if name and name in index.get(name[0], ()):
+                yield f"{row_id} {slot} = {value!r}"
+        for view in dialogue.views:
+            for start, key in enumerate(view.keys):
+                for name in index.get(key, ()):
+                    end = start + len(name)
+                    if view.keys[start:end] == [*name] and all(view.unchanged[start:end]):
+                        if len(name) > 2 or view.is_name(start, end) or (len(name) == 1 and self._identifies(key)):
+                            yield f"{view.row_id} {' '.join(view.tokens[start:end])!r}"
 
     def _leftover_names(self, dialogue: _Dialogue) -> Iterator[str]:
         olds = {old for old, _ in dialogue.replaced}
@@ -287,7 +325,8 @@ def _compare(dialogue: _Dialogue, row_id: str, text: str, augmented: str) -> Non
         return
     unchanged = [False] * len(tokens)
     before = _TOKEN.findall(text)
-    for is_equal, (start, end), (first, last) in _blocks(before, tokens):
+    # The article follows the name after it.
+    for is_equal, (start, end), (first, last) in _blocks(*([_ARTICLES.get(t, t) for t in v] for v in (before, tokens))):
         if is_equal:
             unchanged[first:last] = [True] * (last - first)
             continue
@@ -313,6 +352,11 @@ def _key(word: str) -> str:
 
 def _keys(text: str) -> Words:
     return tuple(_key(token) for token in _TOKEN.findall(text) if token[0].isalnum())
+
+
+def _name_keys(name: str) -> Words:
+    keys = _keys(name)
+    return keys[1:] if keys[:1] == ("the",) else keys
 
 
 def _is_name(slot: str, value: str) -> bool:

@@ -83,9 +83,7 @@ def _link(dialogue: ParsedDialogue, venues: bool) -> LinkedNames:
     return link_names(texts, names, dialogue.annotations)
 
 
-def build_rows(
-    dialogues: Iterable[ParsedDialogue], report: ReadReport, where: str, *, venues: bool = False
-) -> Dataset:
+def build_rows(dialogues: Iterable[ParsedDialogue], report: ReadReport, where: str, *, venues: bool = False) -> Dataset:
     """Find the names of dialogues in their text and build the rows.
 
     Args:

@@ -71,7 +71,7 @@ def test_sound_pairs_pass():
     assert counts(report) == {}
     assert {name: found.of for name, found in report.findings.items()} == {
         "unchanged_pairs": 2, "original_name_missing_in_text": 3, "name_missing_in_text": 2,
-        "value_lost_from_text": 2, "name_missing_in_state": 2, "inconsistent_dialogues": 2, "leftover_names": 2,
+        "value_lost_from_text": 2, "known_names": 2, "leftover_names": 2,
         "names_kept_in_state": 2, "two_new_names": 2, "renamed_common_words": 2,
     }  # fmt: skip
     report.raise_if_unsound()
@@ -80,7 +80,9 @@ def test_sound_pairs_pass():
 def test_unchanged_pairs():
     row = changed(augmented_history=good()["history"], augmented_state=good()["state"])
     report = audit(dataset(good(dialogue="D2"), row))
-    assert counts(report) == {"unchanged_pairs": 1} and report.findings["unchanged_pairs"].examples == ["D1/0"]
+    assert counts(report) == {"unchanged_pairs": 1, "known_names": 1} and report.findings[
+        "unchanged_pairs"
+    ].examples == ["D1/0"]
 
 
 def test_a_name_missing_in_the_original_text_is_counted_but_not_refused():
@@ -104,13 +106,6 @@ def test_new_name_missing_in_the_augmented_text():
         report.raise_if_unsound()
 
 
-def test_name_missing_in_the_state():
-    report = audit(dataset(changed(augmented_state=good()["state"])))
-    assert counts(report) == {"name_missing_in_state": 1, "inconsistent_dialogues": 1, "names_kept_in_state": 1}
-    other = [{"slot": "hotel-area", "values": ["east"]}, {"slot": "hotel-name", "values": ["carno"]}]
-    assert audit(dataset(changed(augmented_state=other))).findings["name_missing_in_state"].count == 1
-
-
 def test_a_value_of_equal_text_in_another_slot_is_no_missing_name():
     row = good()
     for view in ("state", "augmented_state"):
@@ -118,7 +113,7 @@ def test_a_value_of_equal_text_in_another_slot_is_no_missing_name():
     assert counts(audit(dataset(row))) == {"value_lost_from_text": 1}
     for view in ("history", "augmented_history"):
         row[view] = [*row[view][:-1], {**row[view][-1], "text": row[view][-1]["text"] + " acorn"}]
-    assert counts(audit(dataset(row))) == {}
+    assert counts(audit(dataset(row))) == {"known_names": 1}
 
 
 def test_a_value_that_the_renaming_takes_from_the_text():
@@ -133,33 +128,6 @@ def test_a_value_that_the_renaming_takes_from_the_text():
     assert "value_lost_from_text" not in counts(audit(dataset(row, good(dialogue="D2"))))
     with pytest.raises(DataError, match=r"value_lost_from_text: 1 of 2 pairs .*mentioned_only=True"):
         report.raise_if_unsound()
-
-
-def test_inconsistent_dialogues():
-    later = make_row("D1", 1, ["acorn"], {}, HOTEL, [(0, "acorn", "acorn")], ["carno"], {})
-    report = audit(dataset(good(), later, good(dialogue="D2")))
-    assert counts(report) == {"inconsistent_dialogues": 1, "two_new_names": 1}
-    assert report.findings["inconsistent_dialogues"].examples == ["D1/1 'acorn -> carno'"]
-    stayed = make_row("D1", 1, ["acorn or x"], {}, HOTEL, [(0, "acorn", "acorn")], ["acorn or y"], {})
-    assert "inconsistent_dialogues" not in counts(audit(dataset(good(), stayed)))  # text beside the mention differs
-    stayed = make_row("D1", 1, ["acorn"], {}, HOTEL, [(0, "acorn", "acorn")], ["the acorn"], {"a": ["b"]})
-    assert audit(dataset(good(), stayed)).findings["inconsistent_dialogues"].count == 1
-
-
-def test_two_names_that_became_one():
-    names = {"acorn": ["acorn"], "lensfield": ["lensfield"]}
-    mentions = [(0, "acorn", "acorn"), (0, "lensfield", "lensfield")]
-    merged = make_row("D1", 0, ["acorn or lensfield ?"], {}, names, mentions, ["inn or inn ?"], {})
-    apart = make_row("D2", 0, ["acorn or lensfield ?"], {}, names, mentions, ["inn or bar ?"], {})
-    assert audit(dataset(merged, apart)).findings["inconsistent_dialogues"].examples == ["D1/0 'lensfield -> inn'"]
-
-
-def test_ambiguous_text_is_no_evidence():
-    names = {"acorn": ["acorn"], "lensfield": ["lensfield"]}
-    mentions = [(0, "acorn", "acorn"), (0, "lensfield", "lensfield")]
-    clear = make_row("D1", 0, ["acorn or lensfield ?"], {}, names, mentions, ["a or c ?"], {})
-    unclear = make_row("D1", 1, ["acorn or lensfield ?"], {}, names, mentions, ["a or b or c ?"], {})
-    assert counts(audit(dataset(clear, unclear))) == {}
 
 
 def test_leaked_names():
@@ -209,7 +177,7 @@ def test_the_refusal_lists_every_failing_check():
     message = str(caught.value)
     assert "unchanged_pairs: 1 of 2 pairs" in message and "leaked_names: 1 of 2 pairs" in message
     assert "for instance D1/0;" in message and "name_missing" not in message
-    report.raise_if_unsound({"unchanged_pairs": 0.5, "leaked_names": 1.0})
+    report.raise_if_unsound({"unchanged_pairs": 0.5, "leaked_names": 1.0, "known_names": 0.5})
 
 
 def test_bad_input():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from hypothesis import strategies as st
 
 from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
 from dair_hf.dialog.readers.multiwoz21 import detokenize, read_value
+from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.dialog.text.spans import on_word_boundary
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 from tests.fixtures.cpu_time import cpu_time
+from tests.fixtures.dialogs import augment_row
 from tests.fixtures.paths import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"
@@ -261,6 +264,29 @@ def test_both_versions_read_none_as_not_set(tmp_path: Path) -> None:
     assert read_value("not mentioned|larch tree|none") == (
         ("larch tree",), ("alternatives in one value", notes[1], notes[0])
     )  # fmt: skip
+
+
+def test_venues_that_no_state_names_are_names_of_the_dialogue(tmp_path: Path) -> None:
+    log = [
+        turn("a taxi from The Allenbell to the station , or to kings lynn ?"),
+        turn("Or to Primavera or the Bridge Guesthouse ?", metadata(taxi={"departure": "the allenbell"})),
+        turn("It is worth it ."),
+        turn("Booked .", metadata(taxi={"departure": "the allenbell", "destination": "kings lynn"})),
+    ]
+    rows, _ = read_multiwoz(write(tmp_path, {"A": {"log": log}}))
+    names = {entry["name"]: entry["slot"] for entry in rows[1]["names"]}
+    assert names == {
+        "the allenbell": "hotel-name",
+        "primavera": "attraction-name",
+        "bridge guesthouse": "hotel-name",
+        "kings lynn": "taxi-destination",
+    }
+    bank = {"hotel": ["Oak Inn", "Elm Inn"], "restaurant": ["Sino"], "attraction": ["Old Pier"]}
+    history, state = augment_row(EntityAugmenter("swap", bank=bank), rows[1])
+    text = " ".join(utterance["text"] for utterance in history)
+    assert not re.search("allenbell|primavera|bridge", text, re.IGNORECASE) and "Old Pier" in text
+    assert {e["slot"]: e["values"] for e in state}["taxi-departure"][0].removeprefix("the ") in text.lower()
+    assert {"slot": "taxi-destination", "values": ["kings lynn"]} in state
 
 
 def test_22_without_a_schema_is_reported(tmp_path: Path) -> None:
