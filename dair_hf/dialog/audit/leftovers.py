@@ -140,18 +140,7 @@ class LeftoverSearch:
         augmented_state: State | None,
         types: Collection[str] = (),
     ) -> None:
-        """Add a row. Rows without partner show which words are ordinary.
-
-        Args:
-            dialogue_id: Id of the dialogue.
-            row_id: Id of the row.
-            history: Utterances of the original view.
-            state: State of the original view.
-            augmented_history: Utterances of the augmented view, or None.
-            augmented_state: State of the augmented view, or None.
-            types: Renamed words that name no single place but a type, such as "modern european" food. Each is compared
-                as a whole: it may contain another type, be an ordinary word, and follow "a".
-        """
+        """Add a row; rows without partner show which words are ordinary. `types` are names of a type, such as a food."""
         self._outside = None
         dialogue = self._dialogues.setdefault(dialogue_id, _Dialogue())
         dialogue.types.update(map(_keys, types))

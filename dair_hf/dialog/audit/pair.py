@@ -129,11 +129,7 @@ def is_type_slot(slot: str) -> bool:
 
 
 def read_pair(row: Mapping[str, Any]) -> Pair:
-    """Read a dialog row with its augmented columns.
-
-    Raises:
-        DataError: Only one of the augmented columns is None, or the views differ in their number of utterances.
-    """
+    """Read a dialog row with its augmented columns."""
     history, augmented = row["history"], row["augmented_history"]
     if (augmented is None) != (row["augmented_state"] is None):
         raise DataError(

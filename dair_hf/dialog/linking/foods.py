@@ -67,14 +67,6 @@ def link_foods(texts: Sequence[str], in_states: Iterable[str], slot: str) -> Lin
     The longest food type counts: "modern european" is not "european". Spellings of `SPELLINGS` and misspelled words
     are mentions too. Names of restaurants (`HOUSES`) are not.
 
-    Args:
-        texts: The utterances.
-        in_states: Values of the slot in all states of the dialogue.
-        slot: Slot of the food types.
-
-    Returns:
-        Mentions and food types; the name of each is the spelling of the states, else that of `FOODS`.
-
     Example:
         >>> texts = ["Any modern European or Portugese food?", "There is no portuguese one, but the Oak Bistro."]
         >>> mentions, foods = link_foods(texts, ["portuguese"], "restaurant-food")

@@ -59,14 +59,6 @@ def link_names(texts: Sequence[str], names: DialogueNames, annotations: Iterable
 
     A name that is also a value of another slot ("indian", the food) is only found where an annotation names it.
 
-    Args:
-        texts: The utterances.
-        names: The names collected so far; annotated ones are added.
-        annotations: Annotated spans, which need not end at word boundaries.
-
-    Returns:
-        Mentions and entities.
-
     Example:
         >>> names = DialogueNames()
         >>> names.add("hotel-name", "warkworth house")

@@ -113,13 +113,7 @@ class DialogueNames:
         name_slots: Collection[str],
         slot_of: Callable[[str, str], str] = lambda slot, value: slot,
     ) -> None:
-        """Add all values of the states of a dialogue.
-
-        Args:
-            states: Index of the turn -> slot -> values.
-            name_slots: Slots that hold names or places; values of other slots are no names ("chinese").
-            slot_of: Slot and value of a place -> the slot of its name, for places that no other slot names.
-        """
+        """Add all values of the states; `slot_of` gives the name slot of a place that no other slot names."""
         values = [
             (slot, value)
             for index in sorted(states)
@@ -177,11 +171,7 @@ class DialogueNames:
         return winners[0] if best >= 0.99 or (best > 0 and len(winners) == 1) else None
 
     def merge_partial_names(self) -> dict[int, Entity]:
-        """Join each name that is a part of exactly one other with it, and drop names that describe only a kind.
-
-        Returns:
-            Id of each entity that was there before -> the entity that it belongs to now; dropped ones are absent.
-        """
+        """Join each name that is a part of exactly one other with it, and drop names that describe only a kind."""
         owner = {id(entity): entity for entity in self.entities}
         for entity in list(self.entities):
             owners = [other for other in self.entities if other is not entity and _is_part_of(entity, other)]

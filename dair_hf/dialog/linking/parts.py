@@ -46,17 +46,7 @@ def find_parts(
     names: DialogueNames,
     excluded: Sequence[Sequence[tuple[int, int]]],
 ) -> list[list[EntitySpan]]:
-    """Find parts of names in the utterances of a dialogue.
-
-    Args:
-        texts: The utterances.
-        tokens: Their words.
-        names: The names of the dialogue.
-        excluded: For each utterance the spans that are no names.
-
-    Returns:
-        For each utterance the spans with their entities; they may overlap.
-    """
+    """Find parts of names in the utterances of a dialogue."""
     parts = _Parts(phrases=_phrases(names))
     for entity in names.entities:
         parts.word_pairs[id(entity)] = {pair for keys in entity.keys for pair in combinations(keys, 2)}

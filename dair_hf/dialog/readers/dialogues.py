@@ -48,10 +48,6 @@ class ParsedDialogue:
 def split_unset(values: Iterable[str], known: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """Split the values of a slot into those that it has and those that say that it has none.
 
-    Args:
-        values: The values. Empty ones and duplicates are dropped.
-        known: Values of the schema, which are always values.
-
     Example:
         >>> split_unset(["centre", "none", "center", ""])
         (['centre', 'center'], ['none'])
@@ -84,20 +80,7 @@ def _link(dialogue: ParsedDialogue, venues: bool) -> LinkedNames:
 
 
 def build_rows(dialogues: Iterable[ParsedDialogue], report: ReadReport, where: str, *, venues: bool = False) -> Dataset:
-    """Find the names of dialogues in their text and build the rows.
-
-    Args:
-        dialogues: Parsed dialogues.
-        report: Report to add the counts to.
-        where: Path and split, for error messages.
-        venues: Also find the venues of MultiWOZ that no state names.
-
-    Returns:
-        Rows with `rows.FEATURES`, one per state.
-
-    Raises:
-        DataError: There is no row, or a dialogue id occurs twice.
-    """
+    """Find the names of dialogues, with `venues` also those of MultiWOZ that no state has, and build the rows."""
     builder = RowBuilder()
     for dialogue in dialogues:
         linked = _link(dialogue, venues) if dialogue.linked is None else dialogue.linked

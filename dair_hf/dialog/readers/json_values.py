@@ -11,15 +11,6 @@ from dair_hf.errors import DataError
 def member(value: Any, key: str, kind: type[Any], where: str) -> Any:
     """Return a required member of a JSON object.
 
-    Args:
-        value: The object.
-        key: Key of the member.
-        kind: `str`, `int`, `list` or `dict`.
-        where: File and position, for error messages.
-
-    Raises:
-        DataError: `value` is no object, has no such key, or the member is of another kind.
-
     Example:
         >>> member({"log": None}, "log", list, "data.json: dialogue 'A'")
         Traceback (most recent call last):
@@ -44,11 +35,7 @@ def optional_list(value: Mapping[str, Any], key: str, where: str) -> list[Any]:
 
 
 def objects(value: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each object of an optional list with its position.
-
-    Raises:
-        DataError: The member is no list, or an item is no object.
-    """
+    """Yield each object of an optional list with its position."""
     for index, item in enumerate(optional_list(value, key, where)):
         position = f"{where}, {key}[{index}]"
         if not isinstance(item, dict):
@@ -57,11 +44,7 @@ def objects(value: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[di
 
 
 def strings(value: Any, where: str) -> list[str]:
-    """Return a value that must be a list of strings.
-
-    Raises:
-        DataError: It is something else.
-    """
+    """Return a value that must be a list of strings."""
     for item in value if isinstance(value, list) else (None,):
         if not isinstance(item, str):
             raise DataError(f"{where}: expected a list of strings, found {value!r:.60}")
@@ -70,11 +53,7 @@ def strings(value: Any, where: str) -> list[str]:
 
 
 def check_text(text: str, where: str) -> None:
-    """Refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot.
-
-    Raises:
-        DataError: The text contains one.
-    """
+    """Refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -51,12 +51,6 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
     Clitics ("did n't", "john 's", "queens '"), closing punctuation and brackets join their neighbor. Text that was
     never tokenized is unchanged, apart from runs of white space, which become one space.
 
-    Args:
-        tokens: Tokens without white space.
-
-    Returns:
-        The text, and the (start, end) of each token in it.
-
     Example:
         >>> detokenize("I did n't see saint john 's .".split())[0]
         "I didn't see saint john's."
@@ -86,9 +80,6 @@ def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     `a|b` are alternatives; in `a>b` the first is preferred, in `a<b` the second. Values are lower-cased and
     detokenized, every spelling of "do not care" becomes "dontcare", "not mentioned" and "none" give no alternative.
-
-    Returns:
-        The alternatives, preferred first, and what was unusual about the value.
 
     Example:
         >>> read_value("christs college|saint catharines")
@@ -191,18 +182,6 @@ def parse_dialogue(name: str, dialogue: Any, report: ReadReport, label: str) -> 
 
     The state after user turn `2 i` is in the metadata of system turn `2 i + 1`. A user turn without an answer has no
     state and gives no row.
-
-    Args:
-        name: Key of the dialogue, with or without ".json".
-        dialogue: JSON object with `log`.
-        report: Report to add skipped and normalized items to.
-        label: The file, for error messages.
-
-    Returns:
-        The dialogue, or None if it has no state.
-
-    Raises:
-        DataError: A key is missing, or a state has an unknown slot.
     """
     dialogue_id = name.removesuffix(".json")
     where = f"{label}: dialogue {dialogue_id!r}"

@@ -34,13 +34,6 @@ def full_slot(service: str, slot: str) -> str:
 def read_schema(services: Any, label: str) -> Schema:
     """Read a `schema.json`.
 
-    Args:
-        services: Content of the file: a list of services with their slots.
-        label: The file, for error messages.
-
-    Raises:
-        DataError: It is no list, or a key is missing.
-
     Example:
         >>> slot = {"name": "area", "is_categorical": True, "possible_values": ["east"]}
         >>> read_schema([{"service_name": "Hotels_1", "slots": [slot]}], "schema.json")
@@ -61,11 +54,7 @@ def read_schema(services: Any, label: str) -> Schema:
 
 
 def dialogues_in(source: Source, file: str) -> Iterator[tuple[str, Any]]:
-    """Yield position and content of each dialogue of a file.
-
-    Raises:
-        DataError: The file holds no list.
-    """
+    """Yield position and content of each dialogue of a file."""
     dialogues = source.json(file)
     if not isinstance(dialogues, list):
         raise DataError(f"{source.label(file)}: holds {type(dialogues).__name__}, expected a list of dialogues")
@@ -121,19 +110,6 @@ def parse_dialogue(
     """Parse one schema-guided dialogue.
 
     A frame holds the state of one service; the state of a row is that of all services so far.
-
-    Args:
-        dialogue: JSON object with `dialogue_id` and `turns`.
-        schema: Slots that may occur.
-        name_slots: Slots that hold names or places.
-        report: Report to add skipped and normalized items to.
-        where: File and position, for error messages.
-
-    Returns:
-        The dialogue, or None if it has no user turn.
-
-    Raises:
-        DataError: A key is missing, or a speaker or slot is unknown.
     """
     dialogue_id = member(dialogue, "dialogue_id", str, where).removesuffix(".json")
     where = f"{where} {dialogue_id!r}"

@@ -17,11 +17,7 @@ _FILE, _FOLDER = re.compile(rf"{_WORD}(?![a-z])"), re.compile(rf"{_WORD}$")
 
 
 def known_split(split: str | None) -> str | None:
-    """Return the split that a name means; None for all splits.
-
-    Raises:
-        DataError: The name is unknown.
-    """
+    """Return the split that a name means; None for all splits."""
     if split is not None and split not in SPLITS:
         raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
     return None if split is None else SPLITS[split]
@@ -32,10 +28,6 @@ def split_of(source: Source, name: str) -> str | None:
 
     A name with two splits ("train_test") shows none. The name of a folder that is read as a whole counts only if it
     ends with the split ("sgd/dev", but not "test_run").
-
-    Args:
-        source: Folder, archive or file.
-        name: Name of the file in it.
     """
     parts = [(_FILE, part) for part in reversed(PurePosixPath(name).parts)]
     parts.append((_FOLDER if source.path.is_dir() else _FILE, source.path.name))
@@ -47,11 +39,7 @@ def split_of(source: Source, name: str) -> str | None:
 
 
 def files_of_split(source: Source, names: list[str], split: str | None) -> list[str]:
-    """Return the files of a split, all of them for None.
-
-    Raises:
-        DataError: There is none, for instance because no name of a file or folder shows a split.
-    """
+    """Return the files of a split, all of them for None."""
     chosen = [name for name in names if split is None or split_of(source, name) == split]
     if not chosen:
         # Without a name to filter by, all splits would pass for the one that is wanted.

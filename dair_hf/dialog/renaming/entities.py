@@ -13,7 +13,7 @@ from datasets.formatting.formatting import LazyRow
 
 from dair_hf.dialog.linking.spelling import kind_of
 from dair_hf.dialog.renaming.new_names import METHODS, RESERVED, rename
-from dair_hf.dialog.renaming.rewriting import Dialogue, check_row, lost_values, rewrite_history, rewrite_state
+from dair_hf.dialog.renaming.rewriting import Dialogue, lost_values, rewrite_history, rewrite_state
 from dair_hf.dialog.text.rows import PLACE_SLOTS
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
@@ -123,8 +123,8 @@ class EntityAugmenter:
             The columns `augmented_history` and `augmented_state`; for a table, the table with these columns.
 
         Raises:
-            DataError: `batch` is a dataset, a row or something else, a column is missing, a mention is outside its
-                utterance, or a row has no values of the types of dialog rows.
+            DataError: `batch` is a dataset, a row or something else, a column is missing, or a mention is outside its
+                utterance.
         """
         if not isinstance(batch, (pa.Table, Mapping)):
             raise DataError(f"found {type(batch).__name__} instead of a batch of rows; {_USAGE}")
@@ -172,13 +172,6 @@ class EntityAugmenter:
         return dialogue
 
     def _augment(self, row: Row, dialogues: dict[str, Dialogue]) -> View | None:
-        try:
-            return self._augment_checked(row, dialogues)
-        except (AttributeError, KeyError, TypeError):
-            check_row(row)  # only here, since it takes time
-            raise
-
-    def _augment_checked(self, row: Row, dialogues: dict[str, Dialogue]) -> View | None:
         dialogue = self._dialogue(row, dialogues)
         if not dialogue.renaming.new_names:
             return None

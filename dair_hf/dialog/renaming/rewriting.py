@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple
 
 from dair_hf.dialog.renaming.new_names import Renaming, fit_article, match_case
@@ -19,15 +18,6 @@ from dair_hf.dialog.text.spans import (
 from dair_hf.errors import DataError
 
 _WORD = re.compile(r"[^\W_]+")
-
-
-_SHAPES: dict[str, dict[str, type]] = {
-    "names": {"slot": str, "name": str, "forms": list},
-    "history": {"speaker": str, "text": str},
-    "entities": {"name": str, "turn": Integral, "start": Integral, "end": Integral},
-    "state": {"slot": str, "values": list},
-}
-_KINDS: dict[type, str] = {str: "a text", Integral: "a whole number", list: "a list of texts"}
 
 
 class RewrittenUtterance(NamedTuple):
@@ -54,43 +44,8 @@ class Dialogue(NamedTuple):
     utterances: dict[tuple[Any, ...], RewrittenUtterance]
 
 
-def check_row(row: Mapping[str, Any]) -> None:
-    """Check the types of the values of a row.
-
-    Raises:
-        DataError: A value has another type than in a dialog row; the message contains row and field.
-    """
-    where = f"row {row['row_id']!r}"
-    if not isinstance(row["dialogue_id"], str):
-        raise DataError(f"{where}: dialogue_id: expected a text, found {row['dialogue_id']!r:.80}")
-    for column, shape in _SHAPES.items():
-        if not isinstance(row[column], (list, tuple)):
-            raise DataError(
-                f"{where}: {column}: expected a list of mappings with {', '.join(shape)}, found {row[column]!r:.80}"
-            )
-        for index, entry in enumerate(row[column]):
-            if not isinstance(entry, Mapping) or not shape.keys() <= entry.keys():
-                raise DataError(
-                    f"{where}: {column}: entry {index}: expected a mapping with {', '.join(shape)}, found {entry!r:.80}"
-                )
-            for key, kind in shape.items():
-                value = entry[key]
-                is_list = kind is list and isinstance(value, (list, tuple))
-                if not (is_list and all(isinstance(text, str) for text in value)) and not (
-                    kind is not list and isinstance(value, kind)
-                ):
-                    raise DataError(
-                        f"{where}: {column}: entry {index}: {key}: expected {_KINDS[kind]}, found {value!r:.80}; "
-                        "correct the row, or prepare it anew"
-                    )
-
-
 def rewrite_history(row: Mapping[str, Any], dialogue: Dialogue) -> list[RewrittenUtterance]:
-    """Rewrite the texts of a row at its mentions. Utterances are cached in the dialogue.
-
-    Raises:
-        DataError: A mention is outside its utterance.
-    """
+    """Rewrite the texts of a row at its mentions. Utterances are cached in the dialogue."""
     spans: dict[int, list[tuple[int, int, str]]] = {}
     for mention in row["entities"]:
         spans.setdefault(mention["turn"], []).append((mention["start"], mention["end"], mention["name"]))
@@ -154,20 +109,7 @@ def _replaced(surface: str, name: str) -> str:
 def rewrite_state(
     state: Sequence[Mapping[str, Any]], renaming: Renaming, linked: set[str]
 ) -> tuple[list[dict[str, Any]], set[str], set[str]]:
-    """Replace the values that refer to a renamed entity.
-
-    Args:
-        state: Column `state` of a row.
-        renaming: Renaming of the dialogue.
-        linked: Slots that may refer to an entity, beside the slots of its entries.
-
-    Returns:
-        The new state, the keys of the entities renamed in it, and the normalized values, excluded ones too, that
-        were not replaced.
-
-    Raises:
-        ValueError: The values of a slot are one text, whose letters would become the values.
-    """
+    """Return the renamed state, the keys of the entities renamed in it, and the other values, normalized."""
     rewritten, renamed, others = [], set(), set()
     linked = linked.union(*renaming.slots.values())
     for entry in state:
@@ -199,11 +141,6 @@ def lost_values(
     """Return unchanged values of the state that the original history contains and the rewritten one does not.
 
     "college" is one if it only occurs in "christ's college", which has a new name, but not if "colleges" are spoken of.
-
-    Args:
-        row: The row.
-        utterances: Its rewritten history.
-        state: Its rewritten state.
     """
     removed = frozenset[str]().union(*(utterance.removed for utterance in utterances))
     lost = []

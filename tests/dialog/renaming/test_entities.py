@@ -603,35 +603,6 @@ def test_a_text_in_place_of_the_values_of_a_state():
         augment_row(EntityAugmenter(), row)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dialogue_id": 7}, r"dialogue_id: expected a text, found 7"),
-        (
-            {"history": "i want nandos"},
-            r"history: expected a list of mappings with speaker, text, found 'i want nandos'",
-        ),
-        ({"history": None}, r"history: expected a list of mappings .*found None"),
-        ({"history": ["i want nandos"]}, r"history: entry 0: expected a mapping with speaker, text, found 'i want"),
-        ({"history": [{"speaker": "user", "text": None}]}, r"history: entry 0: text: expected a text, found None"),
-        ({"state": {"hotel-name": ["nandos"]}}, r"state: expected a list of mappings .*found \{'hotel-name'"),
-        (
-            {"state": [{"slot": "hotel-name", "values": [7]}]},
-            r"state: entry 0: values: expected a list of texts, found",
-        ),
-        (
-            {"entities": [{"name": "nandos", "turn": 0, "start": "7", "end": 13}]},
-            r"entities: entry 0: start: expected a wh",
-        ),
-        ({"names": [{"slot": "hotel-name", "name": 7, "forms": ["7"]}]}, r"names: entry 0: name: expected a text, fo"),
-        ({"names": [7]}, r"names: entry 0: expected a mapping with slot, name, forms, found 7"),
-    ],
-)
-def test_malformed_rows_are_named(change, message):
-    with pytest.raises(DataError, match=f"row 'MUL0003/0': {message}"):
-        augment_row(EntityAugmenter(), {**one_name("nandos"), **change})
-
-
 def test_anything_but_a_batch_is_refused(dataset):
     row = one_name("nandos")
     for batch, found in ((row, "the row 'MUL0003/0'"), (dataset, "Dataset"), (None, "NoneType"), ([row], "list")):
