@@ -119,8 +119,7 @@ def test_test_dialogues_that_are_training_dialogues_are_counted(
 def test_a_reader_needs_no_more_than_its_entry(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """SGD as a source: other slots, other names of splits, and its own title."""
     slots = {"hotels_1-hotel_name": "hotel", "hotels_1-destination": "place"}
-    splits = {"train": "train", "test": "test"}
-    monkeypatch.setitem(READERS, "sgd", Reader("SGD", read_sgd, slots, splits))
+    monkeypatch.setitem(READERS, "sgd", Reader("SGD", read_sgd, slots))
     monkeypatch.setattr("dair_hf.dialog.config.SOURCES", ("demo", *READERS))
     with pytest.raises(DataError, match="source=sgd needs --data_dir and --sgd_dir"):
         DialogConfig(source="sgd")

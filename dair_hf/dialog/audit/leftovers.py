@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
@@ -140,7 +140,7 @@ class LeftoverSearch:
         augmented_state: State | None,
         types: Collection[str] = (),
     ) -> None:
-        """Add a row; rows without partner show which words are ordinary. `types` are names of a type, such as a food."""
+        """Add a row; rows without partner show which words are ordinary. `types` are names of types, such as foods."""
         self._outside = None
         dialogue = self._dialogues.setdefault(dialogue_id, _Dialogue())
         dialogue.types.update(map(_keys, types))
@@ -189,7 +189,7 @@ class LeftoverSearch:
         - `two_new_names`: an entity with two new names;
         - `renamed_common_words`: renamed words that name nothing ("a college").
         """
-        searches = {
+        searches: dict[str, Callable[[_Dialogue], Iterator[str]]] = {
             "known_names": partial(self._known_names, self._index()),
             "leftover_names": self._leftover_names,
             "names_kept_in_state": self._names_kept_in_state,
