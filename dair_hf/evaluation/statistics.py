@@ -111,8 +111,8 @@ def correctness_metrics(
         - over all rows, with rows without a partner as two identical views: `original_accuracy`,
           `augmented_accuracy` (over all partners), `cm_all_rows`;
         - if P > 1: `all_correct`, over the rows with a partner, the share with all views correct; `cm_partner_1`,
-          `cm_partner_2` and so on, the CM of the pairs with that partner number, and likewise
-          `augmented_accuracy_partner_1`, their accuracy. The number of pairs, over all rows, is `partners`, as int.
+          `cm_partner_2` and so on, the CM of the pairs with that partner number (of those with another answer, if any
+          has), and likewise `augmented_accuracy_partner_1`, the accuracy of all of them. The number of pairs, over all rows, is `partners`, as int.
 
         Of every CM also `<key>_numerator` and `<key>_denominator`, as int. A ratio over no rows is NaN.
 
@@ -172,7 +172,7 @@ def correctness_metrics(
         counts["partners"] = int(partner.sum())
         ratios["all_correct"] = (paired & (cm | ~partner).all(1), paired)
         for number, exists in enumerate(partner.T):
-            of_cm = original & changed[:, number]
+            of_cm = original & (changed[:, number] if changed[:, number].any() else exists)
             ratios[f"cm_partner_{number + 1}"] = (cm[:, number] & of_cm, of_cm)
             ratios[f"augmented_accuracy_partner_{number + 1}"] = (augmented[:, number] & exists, exists)
     for name in filter(is_cm, ratios):

@@ -85,6 +85,17 @@ def test_one_column_of_partners_is_one_partner() -> None:
     assert tensors == correctness_metrics(ORIGINAL, AUGMENTED, PARTNERS, intervals=False)
 
 
+def test_cm_of_a_partner_number_follows_its_own_answers() -> None:
+    """The answer changes for the first partner of rows 0 and 1, and for no second partner."""
+    same = np.array([[False, True], [False, True], [True, True]])
+    augmented = np.array([[1, 1], [0, 1], [1, 0]])
+    found = correctness_metrics([1, 1, 1], augmented, same_answer=same, intervals=False)
+    assert (found["cm_numerator"], found["cm_denominator"]) == (1, 2)
+    assert (found["cm_same_answer_numerator"], found["cm_same_answer_denominator"]) == (3, 4)
+    assert (found["cm_partner_1"], found["cm_partner_1_denominator"]) == (0.5, 2)
+    assert (found["cm_partner_2_numerator"], found["cm_partner_2_denominator"]) == (2, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
