@@ -112,7 +112,8 @@ def correctness_metrics(
           `augmented_accuracy` (over all partners), `cm_all_rows`;
         - if P > 1: `all_correct`, over the rows with a partner, the share with all views correct; `cm_partner_1`,
           `cm_partner_2` and so on, the CM of the pairs with that partner number (of those with another answer, if any
-          has), and likewise `augmented_accuracy_partner_1`, the accuracy of all of them. The number of pairs, over all rows, is `partners`, as int.
+          has), and likewise `augmented_accuracy_partner_1`, the accuracy of all of them. The number of pairs, over all
+          rows, is `partners`, as int.
 
         Of every CM also `<key>_numerator` and `<key>_denominator`, as int. A ratio over no rows is NaN.
 
