@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def call(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = {**tiny.child_environment(), "OMP_NUM_THREADS": "1"}
     environment["PATH"] = f"{folder / 'bin'}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+    settings: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
+    # Tests that a shell runs in the background ignore Ctrl-C.
+    settings["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.run(command, **settings, timeout=280)
 
 
 @pytest.mark.slow
