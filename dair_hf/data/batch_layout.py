@@ -112,7 +112,7 @@ class TargetRule:
     """Rule by which labels are targets.
 
     Args:
-        shifts_labels: Whether position t predicts label t + 1, so that the first label is no target.
+        shifts_labels: Whether position t predicts label t + 1, so that the first token of a row is no target.
         soft_labels: Whether labels are scores of all classes: one target, or none if they are all 0.
         aligns: Whether layouts align the targets of originals and partners, for KL and JS of sequences.
 
@@ -140,37 +140,50 @@ class TargetRule:
         Returns:
             `[B, V]` int64, on the device of the batch; 0 for absent views.
         """
-        mask, labels = view_mask(batch), batch.get(LABELS)
+        mask, labels = view_mask(batch), self.labels(batch)
         if labels is not None and self.soft_labels:
             return (labels != 0).any(-1).long() * mask
         if labels is None or labels.is_floating_point():
             return mask.long()
-        valid = self._shifted(labels) != IGNORE_INDEX
+        valid = labels != IGNORE_INDEX
         return (valid.flatten(2).sum(-1) if labels.ndim > 2 else valid.long()) * mask
+
+    def labels(self, batch: Mapping[str, Any]) -> Any:
+        """Return the labels of a batch: -100 where position t predicts label t + 1 and no token of the row is before.
+
+        Example:
+            >>> padded = {"labels": torch.tensor([[[-100, 5, 6]]]), "attention_mask": torch.tensor([[[0, 1, 1]]])}
+            >>> TargetRule(shifts_labels=True).labels(padded)
+            tensor([[[-100, -100,    6]]])
+        """
+        labels, tokens = batch.get(LABELS), batch.get("attention_mask")
+        if labels is None or labels.ndim != 3 or not self.shifts_labels:
+            return labels
+        tokens = torch.ones_like(labels) if tokens is None or tokens.shape != labels.shape else tokens.long()
+        return labels.masked_fill(tokens.cumsum(-1) == tokens, IGNORE_INDEX)
 
     def layout(self, batch: Mapping[str, Any]) -> BatchLayout:
         """Compute the layout of a batch; a batch on a device is copied to the host."""
-        mask = view_mask(batch)
-        labels = batch.get(LABELS)
+        mask, labels = view_mask(batch), self.labels(batch)
         ranges = self._label_ranges(labels, mask)
         exists, targets, *label_range = torch.stack([mask.long(), self.counts(batch), *ranges]).cpu().numpy()
         layout = BatchLayout(exists.astype(bool), targets, label_range=np.array(label_range) if ranges else None)
         if not self.aligns or labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
-        return replace(layout, aligned=_align_pairs(self._shifted(labels).cpu().numpy(), layout.partners))
+        # Positions are those of the logits.
+        return replace(
+            layout, aligned=_align_pairs(labels[..., int(self.shifts_labels) :].cpu().numpy(), layout.partners)
+        )
 
     def _label_ranges(self, labels: Tensor | None, mask: Tensor) -> list[Tensor]:
         """Return the smallest and the largest label of every view, `[B, V]` each; nothing if they are no integers."""
         if labels is None or labels.is_floating_point() or labels.dtype == torch.bool:
             return []
-        targets = self._shifted(labels).reshape(*mask.shape, -1).long()
+        targets = labels.reshape(*mask.shape, -1).long()
         if not targets.shape[-1]:
             return []
         targets = targets.masked_fill((targets == IGNORE_INDEX) | ~mask[..., None], 0)
         return [targets.amin(-1), targets.amax(-1)]
-
-    def _shifted(self, labels: Tensor) -> Tensor:
-        return labels[..., 1:] if labels.ndim == 3 and self.shifts_labels else labels
 
 
 class LayoutCollator:

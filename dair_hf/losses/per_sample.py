@@ -64,7 +64,8 @@ def causal_nll(outputs: Any, labels: Tensor) -> Tensor:
 
     Args:
         outputs: Model outputs with `logits` `[N, T, V]`.
-        labels: `[N, T]` token ids aligned with the inputs, -100 on the prompt and the padding.
+        labels: `[N, T]` token ids aligned with the inputs, -100 on the prompt, the padding, and the first token after
+            padding on the left, which no token predicts (`TargetRule.labels`).
 
     Returns:
         `[N]`, nats per sequence; 0, connected to the graph, for a row without a target.

@@ -176,7 +176,8 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     few = {column: values[rows, :1] for column, values in batch.items() if isinstance(values, Tensor)}
     few[VIEW_MASK] = torch.ones_like(few[VIEW_MASK])
     if pair_loss.chunked is not None:
-        few = _cut_tokens(few, model, pair_loss.shifts_labels)
+        few = _cut_tokens(few, model)
+    few[LABELS] = pair_loss.target_rule.labels(few)
     rtol = _tolerance(model, pair_loss.args)
     labels = few[LABELS][:, 0]
     kinds = {
@@ -234,7 +235,7 @@ def _attempt(run: Callable[[], Any]) -> tuple[Any, str | None]:
         return None, " ".join(str(error).split())[:200]
 
 
-def _cut_tokens(batch: dict[str, Tensor], model: nn.Module, shifts_labels: bool) -> dict[str, Tensor]:
+def _cut_tokens(batch: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Cut the targets of a batch `[N, 1, ...]` to a few tokens, and the inputs of a decoder-only model with them."""
     labels = batch[LABELS]
     is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
@@ -243,9 +244,8 @@ def _cut_tokens(batch: dict[str, Tensor], model: nn.Module, shifts_labels: bool)
         columns = [name for name in columns if name.startswith(TARGET_PREFIXES)]
     if any(batch[name].shape != labels.shape for name in columns):
         return batch  # images, or a mask of pairs of tokens, cannot be cut like tokens
-    # With shifted labels position t predicts label t + 1.
-    has_target = (labels[..., int(shifts_labels) :] != IGNORE_INDEX).flatten(0, 1).any(0)
-    begin = int(has_target.int().argmax()) if len(has_target) else 0
+    has_target = (labels != IGNORE_INDEX).flatten(0, 1).any(0)
+    begin = max(int(has_target.int().argmax()) - 1, 0) if len(has_target) else 0  # with the token that predicts it
     return {**batch, **{name: batch[name][..., begin : begin + TOKENS_COMPARED].contiguous() for name in columns}}
 
 

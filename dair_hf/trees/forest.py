@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dair_hf.data.batch_layout import view_mask
-from dair_hf.data.collator import LABELS
+from dair_hf.data.batch_layout import TargetRule, view_mask
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -221,25 +220,25 @@ def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once:
     """
     exists = view_mask(batch).cpu().numpy()
     rows, columns = np.nonzero(exists) if exists.any() else (np.arange(len(exists)), np.zeros(len(exists), dtype=int))
-    ids, labels = (batch[name].cpu().numpy()[rows, columns] for name in ("input_ids", LABELS))
+    targets = TargetRule(shifts_labels=True).labels(batch)
+    ids, labels = (values.cpu().numpy()[rows, columns] for values in (batch["input_ids"], targets))
     mask = batch.get("attention_mask")
     mask = None if mask is None else mask.cpu().numpy()[rows, columns].astype(bool)
     ids, labels, lengths, first = _without_padding(ids, labels, mask)
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     group_numbers = np.array([numbers[group] for group in groups], dtype=np.int64)[rows]
     paths = token_trees(ids, lengths, group_numbers, nodes_at_once)
-    # Position t of a row predicts its label t + 1.
-    path, at = np.nonzero(labels[:, 1:] != IGNORE_INDEX)
+    path, at = np.nonzero(labels != IGNORE_INDEX)
     order = np.argsort(paths.trees_of_rows[path], kind="stable")
     path, at = path[order], at[order]
     views = (rows * exists.shape[1] + columns)[path]
-    values = (paths.nodes[path, at], labels[path, at + 1].astype(np.int64), views)
+    values = (paths.nodes[path, at - 1], labels[path, at].astype(np.int64), views)
     ends = np.searchsorted(paths.trees_of_rows[path], np.arange(len(paths.trees)), side="right")
     targets = tuple(
         Targets(*(torch.from_numpy(value[start:end]) for value in values))
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
     )
-    return Forest(exists.shape, paths.trees, targets, int(lengths.sum()), first[path] + at + 1, views)
+    return Forest(exists.shape, paths.trees, targets, int(lengths.sum()), first[path] + at, views)
 
 
 class TreePaths(NamedTuple):

@@ -20,6 +20,7 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertLMHeadModel,
+    DataCollatorForSeq2Seq,
     EncoderDecoderModel,
     GPT2Config,
     GPT2ForSequenceClassification,
@@ -293,3 +294,17 @@ def test_losses_are_compared_at_the_precision_of_the_model(tmp_path: Path, dtype
             made.train()
     else:
         made.train()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_rows_padded_on_the_left_train_alike_however_they_are_cut(tmp_path: Path, chunked: bool) -> None:
+    rows = [[5, 6, 7, 8, 9, 10, 11], [5, 6, 7], [8, 4]]
+    mask = [[1] * len(row) for row in rows]
+    data = datasets.Dataset.from_dict({"input_ids": rows, "labels": rows, "attention_mask": mask})
+    known = tiny.tokenizer()
+    known.padding_side = "left"
+    settings = {"method": "erm", "normalization": "token", "chunked_loss": chunked, "num_train_epochs": 1}
+    settings |= {"optim": "sgd", "max_grad_norm": 0.0, "data_collator": DataCollatorForSeq2Seq(known, model=None)}
+    cuts = [{"per_device_train_batch_size": 3 // parts, "gradient_accumulation_steps": parts} for parts in (1, 3)]
+    whole, parts = (tiny.trained(tmp_path, "llama", data, **settings, **cut) for cut in cuts)
+    assert tiny.distance(whole, parts) < 1e-6

@@ -151,6 +151,7 @@ class PairLoss:
         Raises:
             DataError: The sample loss does not return one loss per row, or labels do not fit the method.
         """
+        batch = {**batch, LABELS: self.target_rule.labels(batch)} if LABELS in batch else batch
         mask, targets, layout = view_mask(batch), self.target_rule.counts(batch), self.layout(batch)
         if not with_partners or mask.shape[1] == 1:
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}

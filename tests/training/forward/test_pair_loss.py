@@ -13,8 +13,10 @@ from torch import nn
 from transformers import DataCollatorForSeq2Seq, default_data_collator
 
 from dair_hf import DataError, PairCollator
+from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, causal_nll, cross_entropy, seq2seq_nll, soft_score
 from dair_hf.training.forward.pair_loss import PairLoss
+from dair_hf.trees.forest import build_forest
 from tests.fixtures import tiny
 from tests.fixtures.tiny import NormedClassifier, NormedConfig, classified_pairs, config
 
@@ -301,3 +303,61 @@ def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any, fo
 def test_all_named_losses_are_callables() -> None:
     tokens = {"seq2seq", "causal", "token_classification"}
     assert set(SAMPLE_LOSSES) == tokens | {"classification", "multi_label", "binary", "soft_score", "squared", "huber"}
+
+
+def padded_batch(left: bool, with_mask: bool = True) -> dict[str, Any]:
+    """All tokens are labels, also the first one; the second row has one token in its partner."""
+    views = [[[5, 6, 7, 8, 9, 10], [5, 6, 7, 4]], [[5, 6, 7], [9]], [[8, 4], None]]
+    shape = (3, 2, 6)
+    ids, mask, labels = (torch.full(shape, fill) for fill in (tiny.PAD, 0, -100))
+    for row, pair in enumerate(views):
+        for view, tokens in enumerate(pair):
+            if tokens is not None:
+                columns = slice(6 - len(tokens), 6) if left else slice(len(tokens))
+                ids[row, view, columns] = labels[row, view, columns] = torch.tensor(tokens)
+                mask[row, view, columns] = 1
+    batch = {"input_ids": ids, "labels": labels, "view_mask": torch.tensor([[True, True], [True, True], [True, False]])}
+    return {**batch, "attention_mask": mask} if with_mask else batch
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize(
+    ("settings", "trees"),
+    [({}, False), ({}, True), ({"chunked_loss": True}, False), ({"regularizer": "kl"}, False)],
+    ids=["rows", "trees", "chunks", "kl"],
+)
+def test_a_token_without_predecessor_is_no_target(
+    tmp_path: Path, settings: dict[str, Any], trees: bool, left: bool
+) -> None:
+    model = tiny.model("llama").eval()
+    chunked = ChunkedLoss(model, True) if "chunked_loss" in settings else None
+    batch = padded_batch(left)
+    if trees:
+        batch["forest"] = build_forest(batch, ["a", "a", "b"])
+    pair_loss = PairLoss(config(tmp_path, **settings), causal_nll, chunked=chunked)
+    found = pair_loss(model, batch, with_partners=True)
+
+    def log_p(*tokens: int) -> torch.Tensor:
+        logits: torch.Tensor = model(input_ids=torch.tensor([tokens])).logits[0]
+        return logits.log_softmax(-1)
+
+    def alone(*tokens: int) -> float:
+        return -sum(log_p(*tokens)[at - 1, token].item() for at, token in enumerate(tokens) if at)
+
+    originals, partner = [alone(5, 6, 7, 8, 9, 10), alone(5, 6, 7), alone(8, 4)], alone(5, 6, 7, 4)
+    assert found.terms.original.tolist() == pytest.approx(originals, rel=1e-6)
+    assert found.terms.augmented.tolist() == pytest.approx([partner, 0, 0], rel=1e-6)
+    assert found.terms.has_partner.tolist() == [True, False, False]
+    assert found.targets.tolist() == [[5, 3], [2, 0], [1, 0]]
+    assert [int(count) for count in pair_loss.count(batch)] == [3, 1, 5 + 3 + 2 + 1]
+    if "regularizer" in settings:
+        # 6 and 7 align with themselves, 8 with 4; 9 and 10 with nothing.
+        one, other = log_p(5, 6, 7, 8, 9, 10)[:3], log_p(5, 6, 7, 4)[:3]
+        assert found.terms.consistency[0].item() == pytest.approx((one.exp() * (one - other)).sum().item(), rel=1e-5)
+
+
+def test_without_an_attention_mask_only_the_first_column_has_no_predecessor(tmp_path: Path) -> None:
+    rule = PairLoss(config(tmp_path), causal_nll).target_rule
+    assert rule.counts(padded_batch(left=True, with_mask=False)).tolist() == [[5, 4], [3, 1], [2, 0]]
+    gap = {"labels": torch.tensor([[[-100, 5, 6]]]), "attention_mask": torch.tensor([[[1, 0, 1]]])}
+    assert rule.counts({**gap, "view_mask": torch.tensor([[True]])}).tolist() == [[2]]
