@@ -84,13 +84,13 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
-    """Stream of rows followed by padding rows, so that all ranks take equally many steps, and the last is complete.
+    """Stream of rows followed by padding rows, so that all ranks take equally many steps.
 
     `accelerate` repeats rows for that purpose, but does not tell which rows of a stream are repeated.
 
     Args:
         rows: The stream.
-        multiple: Number of rows in one step over all ranks and micro-batches.
+        multiple: Number of rows in one micro-batch over all ranks.
 
     Example:
         >>> [row.get("is_padding_row", False) for row in PaddedStream([{"x": 1}, {"x": 2}, {"x": 3}], multiple=2)]

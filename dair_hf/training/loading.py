@@ -33,6 +33,7 @@ from dair_hf.data.sampling import (
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
 logger = logging.get_logger(__name__)
@@ -40,9 +41,13 @@ logger = logging.get_logger(__name__)
 # (model, batch [B, V, ...] on its device, generator) -> batch with partners (`collator.add_partners`).
 OnlineAugmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
 
+NO_TARGETS = (
+    f"no row has a target: all labels are {IGNORE_INDEX}; were the targets truncated? Truncate inputs, not targets"
+)
+
 
 class EpochCallback(TrainerCallback):
-    """Sets the epoch of training pairs and of their sampler, also after a resume.
+    """Sets the epoch of training pairs and of their sampler, also after a resume; refuses an epoch without a target.
 
     Args:
         trainer: The `DAIRTrainer`.
@@ -59,6 +64,11 @@ class EpochCallback(TrainerCallback):
         for part in (self.trainer.train_dataset, loaded, self.trainer.pair_sampler):
             if isinstance(part, (EpochPairs, TensorPairs, PairLengthSampler, TokenBatchSampler, GroupBatchSampler)):
                 part.set_epoch(epoch)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse a run in which no row had a target."""
+        if state.global_step and not self.trainer.has_targets:
+            raise DataError(f"train_dataset: {NO_TARGETS}")
 
 
 def train_sampler(

@@ -34,8 +34,10 @@ from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mas
 from dair_hf.data.checks import columns_of, no_pairs, require_pairs, require_rows
 from dair_hf.data.collator import (
     LABELS,
+    LAYOUT,
     PADDING_ROW,
     ROW_ID,
+    VIEW_MASK,
     PairCollator,
     collate_or_pad,
     collate_originals,
@@ -57,7 +59,7 @@ from dair_hf.io.files import explain_write_errors
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts
-from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
+from dair_hf.losses.per_sample import SampleLoss, causal_nll
 from dair_hf.pair_report.history import PairHistory
 from dair_hf.training.cards.model_card import TrainingFacts, description_of, write_model_card
 from dair_hf.training.cards.model_use import ModelFacts
@@ -78,6 +80,7 @@ from dair_hf.training.finiteness import FinitenessCheck
 from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
 from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import (
+    NO_TARGETS,
     EpochCallback,
     OnlineAugmenter,
     add_known_partners,
@@ -162,6 +165,7 @@ class DAIRTrainer(PairEvaluationTrainer):
     lr_scheduler: Any
     _created_lr_scheduler: bool
     pair_sampler: PairLengthSampler | TokenBatchSampler | GroupBatchSampler | None = None
+    has_targets = False  # whether a row of the run had one so far
 
     def __init__(
         self,
@@ -322,6 +326,7 @@ class DAIRTrainer(PairEvaluationTrainer):
                 "identical views. Set pair_dropout='shared' to use the same masks."
             )
         warn_of_unused_target(self.args)
+        self.has_targets = bool(resume_from_checkpoint)  # the run before had some
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
         elif trial is None:  # trials of a search have folders of their own
@@ -432,10 +437,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         if self._trains_originals(description) and isinstance(dataset, TensorPairs):
             dataset = dataset.originals()
         if isinstance(dataset, torch.utils.data.IterableDataset):
-            # `Trainer` does not see where a stream ends, and would add the gradient of an incomplete step to the next.
-            windows = self.args.gradient_accumulation_steps if description == "Training" else 1
-            if (batches := self.accelerator.num_processes * windows) > 1:
-                dataset = PaddedStream(dataset, batch_size * batches)
+            if (ranks := self.accelerator.num_processes) > 1:
+                dataset = PaddedStream(dataset, batch_size * ranks)
         loader = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
         # Here and not in the collator: `TensorPairs` make batches without one.
         inner = getattr(loader, "base_dataloader", loader)
@@ -489,24 +492,29 @@ class DAIRTrainer(PairEvaluationTrainer):
         batches = list(itertools.islice(epoch_iterator, num_batches))
         if not batches:
             return batches, None
-        mask_repeated_rows(batches[-1], self.pair_loss.layout(batches[-1]), self.accelerator)
+        last, layout = batches[-1], self.pair_loss.layout(batches[-1])
+        mask_repeated_rows(last, layout, self.accelerator)
+        if len(batches) < num_batches:
+            # A stream ended. `Trainer` would add the gradient of the incomplete step to the next.
+            empty = {**last, VIEW_MASK: torch.zeros_like(view_mask(last)), LAYOUT: layout.first(0)}
+            batches += [empty] * (num_batches - len(batches))
         self._check_targets_once(batches[0])
+        if self.augmenter is not None and self.args.uses_partners:
+            batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
+        local = np.sum([self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches], axis=0)
+        counts = Counts(*self.accelerator.reduce(on_device(local, device), "sum"))
+        # The sums over ranks stay on the device, unless this rank has no row, or had no target yet.
+        if local[0] == 0 and counts.rows == 0:
+            # Each worker of a stream pads its part: these rows are all padding.
+            return self.get_batch_samples(epoch_iterator, num_batches, device)
         if self._may_lack_pairs and all(view_mask(batch).shape[1] == 1 for batch in batches):
             data = self.train_dataset
             known = self._known_columns(data)
             logger.warning(no_pairs("the first step of train_dataset", columns_of(data), known, self.args.method))
         self._may_lack_pairs = False
-        if self.augmenter is not None and self.args.uses_partners:
-            batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
-        local = np.sum([self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches], axis=0)
-        counts = Counts(*self.accelerator.reduce(on_device(local, device), "sum"))
-        # The sum over ranks stays on the device, unless this rank has no target.
-        if local[2] == 0 and counts.tokens == 0:
-            raise DataError(
-                f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows "
-                f"such as {list(batches[0].get(ROW_ID, ['(no row_id)'])[:8])}); were the targets truncated? Truncate "
-                "inputs, not targets"
-            )
+        self.has_targets = self.has_targets or bool(local[2] or counts.tokens)
+        if not self.has_targets:
+            logger.warning_once(f"{NO_TARGETS}; this holds for all steps so far")
         return batches, counts
 
     def _check_targets_once(self, batch: Mapping[str, Any]) -> None:
@@ -614,7 +622,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
         is_training = self.is_in_train and model.training
         dair_lambda = self._lambda(counts, is_training)
-        if self.batch_objective is not None and model.training:
+        if self.batch_objective is not None and model.training and outputs.layout.targets[:, 0].any():
             loss = require_scalar(self.batch_objective(outputs, self.state.global_step), self.batch_objective)
         else:
             loss = self.pair_loss.objective(outputs.terms, counts, dair_lambda)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from transformers import DataCollatorForSeq2Seq, ViTConfig, ViTForImageClassification
 
 from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairCollator, PairEvaluator, TensorPairs
+from dair_hf.training.environments import VREx
 from tests.fixtures import points, tiny
 
 
@@ -66,15 +68,46 @@ def test_rows_with_truncated_labels_are_counted_and_others_trained(tmp_path: Pat
     assert log["loss"] > 0
 
 
-def test_a_step_without_targets_raises_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("objective", [None, VREx()])
+def test_a_step_without_targets_trains_nothing(tmp_path: Path, objective: VREx | None) -> None:
+    data = truncated(tiny.pairs("gpt2", 4, partner=lambda row: True), {0, 1})
+    settings = {"train_sampling_strategy": "sequential", "per_device_train_batch_size": 2, "num_train_epochs": 1}
+    settings |= {"logging_strategy": "steps", "logging_steps": 1, "optim": "sgd"}
+    settings["lr_scheduler_type"] = "constant"
+    found = tiny.trainer(tmp_path, "gpt2", data, objective=objective, **settings)
+    found.train()
+    logs = [(log["loss"], log["rows_without_target"]) for log in found.state.log_history if "loss" in log]
+    assert logs[0] == (0.0, 2)
+    alone = tiny.trained(tmp_path, "gpt2", data.select([2, 3]), objective=objective, **settings)
+    assert tiny.distance(tiny.weights(found.model), alone) < 1e-7
+
+
+@pytest.mark.parametrize("as_stream", [False, True])
+def test_a_run_without_targets_raises_an_error(tmp_path: Path, as_stream: bool) -> None:
     data = truncated(tiny.pairs("gpt2", 4, partner=lambda row: False), {0, 1, 2, 3})
-    settings = {"method": "erm", "train_sampling_strategy": "sequential", "per_device_train_batch_size": 2}
-    made = tiny.trainer(tmp_path, "gpt2", data, **settings)
-    message = (
-        r"no row of step 1 has a target: all labels are -100 \(rows such as \['T000/0', 'T000/1'\]\); were the targets"
+    made = tiny.trainer(
+        tmp_path, "gpt2", data.to_iterable_dataset() if as_stream else data, method="erm", max_steps=3, save_steps=1
     )
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="train_dataset"):
         made.train()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sharded_streams_with_workers_train_every_row_once(tmp_path: Path, workers: int) -> None:
+    rows = list(tiny.pairs("gpt2", 11))
+    shards = [rows[:3], rows[3:6], rows[6:9], rows[9:]]
+    stream = datasets.IterableDataset.from_generator(from_shards, gen_kwargs={"shards": shards})
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "dataloader_num_workers": workers}
+    settings |= {"logging_strategy": "steps", "logging_steps": 1, "train_sampling_strategy": "random"}
+    made = tiny.trainer(tmp_path, "gpt2", stream, max_steps=6, **settings)
+    made.train()
+    counts = [int(log["rows"]) for log in made.state.log_history if "loss" in log]
+    assert (sum(counts[:3]), sum(counts[3:])) == (11, 11)
+
+
+def from_shards(shards: list[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    for shard in shards:
+        yield from shard
 
 
 def test_the_logits_of_an_evaluation_are_not_kept(tmp_path: Path) -> None:
