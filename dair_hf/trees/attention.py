@@ -9,6 +9,8 @@ import torch.nn.functional as functional
 from accelerate.utils import extract_model_from_parallel
 from accelerate.utils.other import is_compiled_module
 from torch import Tensor
+from transformers import AttentionInterface
+from transformers.integrations.flex_attention import flex_attention_forward
 
 from dair_hf.errors import DataError
 from dair_hf.trees.block_attention import with_blocks
@@ -46,6 +48,7 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
         )
     if implementation == FLEX:
         _allow_graphs()
+        AttentionInterface.register(FLEX, _flex_attention)
     windows = _windows(config)
     is_compiled = is_compiled_module(model) or is_compiled_module(getattr(model, "module", model))
     depth = len(tree.ends)  # an upper limit of the depth, without asking the device
@@ -161,6 +164,13 @@ def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Return number `[1, 1, Q]` and columns `[1, 1, Q, K]` of the blocks in every row, these first."""
     columns = torch.argsort(blocks.int(), dim=1, descending=True, stable=True)
     return blocks.sum(1, dtype=torch.int32)[None, None], columns.int()[None, None]
+
+
+def _flex_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **settings: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Run FlexAttention in one type: under autocast, rotary positions leave queries and keys in float32."""
+    return flex_attention_forward(module, query.to(value.dtype), key.to(value.dtype), value, *args, **settings)
 
 
 def _allow_graphs() -> None:

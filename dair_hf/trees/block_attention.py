@@ -79,7 +79,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None,
     if _version(attn_mask) != attn_mask.version or not query.shape[-2] == key.shape[-2] == size:
         plain = attn_mask.as_subclass(Tensor)
         return scaled_dot_product_attention(query, key, value, plain, *args, **settings)
-    blocks = attn_mask.blocks
+    blocks, query, key = attn_mask.blocks, query.to(value.dtype), key.to(value.dtype)  # float32 under autocast
     keys, values = (states.index_select(-2, blocks.keys).split(blocks.counts, -2) for states in (key, value))
     masks = attn_mask.of_blocks(query.dtype)
     parts = zip(query.split(blocks.queries, -2), keys, values, masks, strict=True)

@@ -14,6 +14,7 @@ from transformers.generation import GenerationMode
 from transformers.utils import logging
 
 from dair_hf.errors import DataError
+from dair_hf.losses.model_state import single_precision
 from dair_hf.trees.attention import attention_inputs, has_full_attention, nodes_at_once
 from dair_hf.trees.forest import cut_where_least_is_shared, pad_right, prefix_table, token_trees
 from dair_hf.trees.verification import probe_rows, require_exact_trees, rounding_error
@@ -228,16 +229,17 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int, tokenize
         next_logits: Tensor = outputs.logits[0]
         return next_logits
 
-    expected = logits()
     try:
-        cache = PromptTrees(model, [*ids[:-1], ids[-1, :-1]]).cache(np.array([0, len(ids) - 1]), range(2), length)
-        difference = (logits(past_key_values=cache) - expected).abs().max().item()
+        with single_precision(model, pair.device):
+            expected = logits()
+            cache = PromptTrees(model, [*ids[:-1], ids[-1, :-1]]).cache(np.array([0, len(ids) - 1]), range(2), length)
+            difference = (logits(past_key_values=cache) - expected).abs().max().item()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a model whose cache is of another kind raises anything
         reason = f"{type(error).__name__}: {error}"
     else:
-        if difference <= rounding_error(expected, {cache.layers[0].values.dtype}):
+        if difference <= rounding_error(model, expected):
             return True
         reason = f"logits differ by {difference:.2g}"
     logger.warning(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ from torch import Tensor
 from dair_hf.data.batch_layout import view_mask
 from dair_hf.data.collator import LABELS
 from dair_hf.errors import DataError
-from dair_hf.losses.model_state import evaluation_mode
+from dair_hf.losses.model_state import evaluation_mode, single_precision
 from dair_hf.trees.attention import DENSE_NODES, text_config
 from dair_hf.trees.forest import FOREST, TokenTree, token_trees
 from dair_hf.trees.tree_loss import logits_of_nodes
 
 INPUTS = {"input_ids", "attention_mask", LABELS}
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}  # layers of transformers compute in float32 in part
-HALF_TOLERANCE = 3e-2  # bfloat16, float16 and TF32
+QUANTIZED = 3e-2  # quantized layers round to half precision
 SMALLEST_DEPTH = 32  # tokens of the longest row of a probe
 SMALLEST_BRANCH = 16  # tokens of a branch of a probe
 SHORT_ROW = 64  # tokens of the shortest row of a probe, at most
@@ -76,7 +75,7 @@ def probe_rows(model: Any, tokens: np.ndarray, depth: int, nodes: int = DENSE_NO
 
 
 def require_exact_trees(model: Any, rows: np.ndarray) -> None:
-    """Compare the logits of rows in a tree with those of separate rows.
+    """Compare the logits of rows in a tree with those of separate rows, in float32 whatever the model trains in.
 
     The first row, that with the last node, and the beginning of the first are compared: attention that counts nodes
     differs for the second, and positions that depend on the longest row of a forward for the third.
@@ -88,14 +87,15 @@ def require_exact_trees(model: Any, rows: np.ndarray) -> None:
     Raises:
         DataError: The logits differ, or the model takes no masks of trees.
     """
-    base: Any = extract_model_from_parallel(model)
+    base: Any = extract_model_from_parallel(model, keep_torch_compile=False)
     device = base.get_input_embeddings().weight.device
     count, depth = rows.shape
     paths = token_trees(rows, np.full(count, depth), np.zeros(count, dtype=np.int64), None)
     tree = TokenTree(*(values.to(device) for values in paths.trees[0]))
-    compared = [(0, depth), (int(paths.nodes[:, -1].argmax()), depth), (0, min(SHORT_ROW, depth // 2))]
+    short = min(SHORT_ROW, depth // 2, _original_length(text_config(base)))
+    compared = [(0, depth), (int(paths.nodes[:, -1].argmax()), depth), (0, short)]
     nodes = torch.from_numpy(np.concatenate([paths.nodes[row, :length] for row, length in compared])).to(device)
-    with torch.no_grad(), evaluation_mode(base, device), _types_of_logits(base) as types:
+    with torch.no_grad(), evaluation_mode(base, device), single_precision(base, device):
         try:
             logits = logits_of_nodes(base, tree, nodes)
         except (DataError, torch.OutOfMemoryError):
@@ -105,32 +105,23 @@ def require_exact_trees(model: Any, rows: np.ndarray) -> None:
         separate = [torch.from_numpy(rows[row : row + 1, :length]).to(device) for row, length in compared]
         expected = torch.cat([base(input_ids=ids).logits[0] for ids in separate])
     largest = expected.abs().max().item()
-    difference = (logits.float() - expected.float()).abs().max().item()
-    if not difference <= rounding_error(expected, {expected.dtype, *types}):
+    difference = (logits - expected).abs().max().item()
+    if not difference <= rounding_error(base, expected):
         raise _refusal(base, f"its logits differ by {difference:.2g} (largest logit {largest:.2g}) from those of rows")
 
 
-def rounding_error(logits: Tensor, types: Collection[torch.dtype]) -> float:
-    """Return the largest difference from these logits that rounding explains, in a model that computes in `types`."""
-    largest = logits.abs().max().item()
-    if torch.float32 in types and torch.backends.cuda.matmul.fp32_precision == "tf32":
-        return HALF_TOLERANCE * largest
-    return max(TOLERANCES.get(dtype, HALF_TOLERANCE) for dtype in types) * largest
+def _original_length(config: Any) -> int:
+    """Return the length beyond which rotary frequencies may change with the length of a row."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    of_layers = [values for values in rope.values() if isinstance(values, Mapping)]
+    lengths = [values.get("original_max_position_embeddings") for values in (vars(config), rope, *of_layers)]
+    return min((length for length in lengths if length), default=SHORT_ROW)
 
 
-@contextmanager
-def _types_of_logits(model: Any) -> Iterator[set[torch.dtype]]:
-    """Collect the types in which logits are computed; engines convert those of mixed precision to float32."""
-    types: set[torch.dtype] = set()
-    projection = model.get_output_embeddings()
-    if projection is None:
-        yield types
-        return
-    hook = projection.register_forward_hook(lambda module, inputs, logits: types.add(logits.dtype))
-    try:
-        yield types
-    finally:
-        hook.remove()
+def rounding_error(model: Any, logits: Tensor) -> float:
+    """Return the largest difference from these logits that rounding explains, in `single_precision`."""
+    tolerance = QUANTIZED if getattr(model, "is_quantized", False) else TOLERANCES.get(logits.dtype, QUANTIZED)
+    return tolerance * logits.abs().max().item()
 
 
 def _refusal(model: Any, reason: str) -> DataError:

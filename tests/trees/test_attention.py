@@ -114,3 +114,21 @@ def test_graphs_are_compiled_for_all_lengths_and_layers(
         model(**attention_inputs(dialogues(rows, tokens), model)).logits.sum().backward()
     assert count == 2  # one for the first length, one for all
     torch._dynamo.reset()
+
+
+def test_attention_gets_one_type_under_autocast(uncompiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotary positions leave queries and keys in float32; values are in bfloat16."""
+    types: set[torch.dtype] = set()
+    attention = integration.compile_friendly_flex_attention
+
+    def look(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **settings: Any) -> Any:
+        types.update((query.dtype, key.dtype, value.dtype))
+        return attention(query, key, value, **settings)
+
+    monkeypatch.setattr(integration, "compile_friendly_flex_attention", look)
+    model, tree = build("llama", "flex_attention").float(), dialogues(4, 20)
+    inputs = attention_inputs(tree._replace(input_ids=tree.input_ids % 24), model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(**inputs).logits
+    assert types == {torch.bfloat16}
+    torch.testing.assert_close(found.float(), model(**inputs).logits, rtol=0.1, atol=0.1)

@@ -211,6 +211,16 @@ def test_compiled_models(request: pytest.FixtureRequest) -> None:
     torch.testing.assert_close(found, model(**inputs).logits)
 
 
+def test_queries_and_keys_get_the_type_of_values() -> None:
+    tree = random_tree(2)
+    query, key, value = torch.randn(3, 1, 2, len(tree.ends), 8)
+    mask, value = with_blocks(tree_mask(tree), tree.ends), value.bfloat16()
+    found = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    plain = mask.as_subclass(torch.Tensor)
+    expected = scaled_dot_product_attention(query.bfloat16(), key.bfloat16(), value, attn_mask=plain)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
 def test_autocast() -> None:
     model, tree = build("llama").float(), random_tree(2)
     inputs = attention_inputs(tree, model)

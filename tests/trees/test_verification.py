@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pytest
+import torch
+import transformers
 from transformers import DataCollatorForSeq2Seq
 
 from dair_hf import DataError, PairCollator
@@ -16,7 +19,7 @@ from dair_hf.trees.forest import prefix_table
 from dair_hf.trees.verification import probe_rows
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
-from tests.trees.test_exactness import build, losses_and_gradients
+from tests.trees.test_exactness import MODELS, REFUSED, build, losses_and_gradients
 
 # What all refusals say.
 CAUSES = "without recurrence, biases of position, rotary frequencies that depend on the longest row .*, or masks of"
@@ -96,3 +99,78 @@ def test_probes_have_the_size_of_large_trees(depth: int, nodes: int) -> None:
         assert table.new_nodes.sum() > max(0.6 * nodes, rows.shape[1])
         assert set(tokens) <= set(rows.flat) or depth < len(tokens)
     assert probe_rows(build("gpt2", n_positions=16), np.array([5]), 3).shape[1] == 16
+
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [1.0, 4.0, 9.0, 20.0],
+    "original_max_position_embeddings": 12,
+}
+
+
+@pytest.mark.parametrize("longest_row", [0, 40])
+def test_a_length_from_which_on_frequencies_change_is_noticed(tmp_path: Path, longest_row: int) -> None:
+    config = transformers.LlamaConfig(**{**MODELS["llama"][1], "rope_parameters": LONGROPE})
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    with pytest.raises(DataError, match=CAUSES):
+        losses_and_gradients(model, batch_of_rows(rows_of([[5, 6, 7, 8]])), tmp_path, longest_row=longest_row)
+
+
+def rounded(model: Any, precision: str) -> tuple[Any, Any]:
+    """Return a model of a precision, and the context in which it is run."""
+    if precision == "autocast":
+        return model.float(), torch.autocast("cpu", dtype=torch.bfloat16)
+    return model.to(getattr(torch, precision)), contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
+def test_rounding_is_not_taken_for_another_structure(precision: str, tmp_path: Path) -> None:
+    """Logits of many layers with large weights differ by more in bfloat16 than any tolerance of structure allows."""
+    model, context = rounded(build("llama", num_hidden_layers=12), precision)
+    with torch.no_grad(), context:
+        for weight in model.parameters():
+            weight.mul_(1.5)
+        ids = torch.arange(4, 20)[None]
+        logits = model(input_ids=ids).logits[0]
+    types = {name: weight.dtype for name, weight in model.named_parameters()}
+    with context:
+        losses_and_gradients(model, batch_of_rows(rows_of([[5, 6, 7, 8]])), tmp_path)
+    assert {name: weight.dtype for name, weight in model.named_parameters()} == types
+    exact = rounded(model, "float32")[0](input_ids=ids).logits[0]
+    assert (logits - exact).abs().max() > 3e-2 * exact.abs().max()
+
+
+@pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_structure_is_judged_in_every_precision(name: str, precision: str, tmp_path: Path) -> None:
+    model, context = rounded(build(name, "eager"), precision)
+    with context, pytest.raises(DataError, match=CAUSES):
+        losses_and_gradients(model, batch_of_rows(list(dialog_rows(dialogs=1))), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "dtype", "quantized"),
+    [(1e-4, torch.float64, False), (1e-3, torch.float32, False), (5e-2, torch.float32, True)],
+)
+def test_a_model_that_is_wrong_by_a_little_is_refused(
+    error: float, dtype: torch.dtype, quantized: bool, tmp_path: Path
+) -> None:
+    """Its logits depend on the number of tokens in the forward, by a small share of the largest one."""
+    model = build("llama").to(dtype)
+    model.is_quantized = quantized
+
+    def shift(head: torch.nn.Module, args: Any, logits: torch.Tensor) -> torch.Tensor:
+        return logits * (1 + error * (model.length > 64))
+
+    model.lm_head.register_forward_hook(shift)
+    model.register_forward_pre_hook(
+        lambda module, args, named: setattr(module, "length", named["input_ids"].shape[1]), with_kwargs=True
+    )
+    with pytest.raises(DataError, match=CAUSES):
+        losses_and_gradients(model, batch_of_rows(rows_of([[5, 6, 7, 8]])), tmp_path)
