@@ -208,6 +208,20 @@ def test_unsupported_changes_of_logits_are_refused(
     assert model(**inputs_of(True)).logits.shape[-1] == tiny.VOCAB
 
 
+@pytest.mark.parametrize(("error", "dtype"), [(1e-9, torch.float64), (2e-4, torch.float32), (5e-2, torch.bfloat16)])
+def test_small_changes_of_logits_are_refused(error: float, dtype: torch.dtype) -> None:
+    model = tiny.model("llama", dtype=dtype)
+
+    def change(module: nn.Module, args: Any, outputs: Any) -> None:
+        outputs.logits = outputs.logits * (1 + error)
+
+    hook = model.register_forward_hook(change)
+    with pytest.raises(DataError, match="LlamaForCausalLM"):
+        ChunkedLoss(model, True)(model, inputs_of(True), LABELS)
+    hook.remove()
+    ChunkedLoss(model, True)(model, inputs_of(True), LABELS)
+
+
 def test_the_first_batch_is_verified_once_without_changes_of_the_random_state() -> None:
     model = tiny.model("gpt2", dropout=0.5).train()
     model.transformer.drop.eval()  # frozen by the user

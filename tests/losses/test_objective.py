@@ -17,8 +17,10 @@ from dair_hf.losses.objective import (
     PairTerms,
     absolute_consistency,
     gradient_weights,
+    mean_over_partners,
     normalized_objective,
     pair_objective,
+    pair_slopes,
     squared_root_consistency,
 )
 
@@ -181,6 +183,26 @@ def test_pair_objective_by_hand(method: str, expected: list[float]) -> None:
 def test_normalized_objective_by_hand(method: str, normalization: str, expected: float) -> None:
     counts = Counts(*torch.tensor([3, 2, 10]))
     assert normalized_objective(hand_terms(), counts, method, 3.0, normalization).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 0.5), (0.25, 1.0)])
+def test_only_partners_that_exist_count(weights: tuple[float, float] | None) -> None:
+    """Rows with both, one and none of two partners, by hand."""
+    losses, exists = leaf([[4.0, 1.0, 16.0], [9.0, 7.0, 4.0], [2.0, 5.0, 5.0]]), torch.tensor([[1, 1], [0, 1], [0, 0]])
+    original, partners = losses[:, 0], exists.bool()
+    augmented = mean_over_partners(losses[:, 1:], partners)
+    assert augmented.tolist() == [8.5, 4.0, 0.0]
+    slopes = pair_slopes(losses, partners, LOSS_REGULARIZERS["sq"], epsilon=0.0)
+    assert slopes.original.tolist() == pytest.approx([(1 - 0.5 + 1 - 2) / 2, 1 - 2 / 3, 0])
+    assert slopes.partners.flatten().tolist() == pytest.approx([1 - 2, 1 - 0.5, 0, 1 - 1.5, 0, 0])
+    terms = PairTerms(original, augmented, torch.tensor([2.5, 1.0, 0.0]), exists.sum(1))
+    counts = Counts(*torch.tensor([3, 2, 20]))
+    w, v = weights or (0.5, 0.5)
+    by_token = (2 * w * 4 + 2 * v * (1 + 16) + 2 * w * 9 + 2 * v * 4 + 2) / 20 + 3.0 * (2.5 + 1) / 2
+    by_pair = (w * 4 + v * 8.5 + 3 * 2.5 + w * 9 + v * 4 + 3 * 1 + 2) / 3
+    for normalization, expected in (("token", by_token), ("pair", by_pair)):
+        found = normalized_objective(terms, counts, "dair", 3.0, normalization, weights)
+        assert found.item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("normalization", ["pair", "token"])

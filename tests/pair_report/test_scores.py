@@ -38,6 +38,7 @@ def test_inconsistency_goes_from_zero_to_two() -> None:
 
 def test_share_of_worst_is_a_part_of_the_sum() -> None:
     assert share_of_worst(np.array([1.0] * 19 + [21.0])) == pytest.approx(21 / 40)
+    assert share_of_worst(np.array([1.0] * 28 + [2.0, 10.0])) == pytest.approx(12 / 40)  # 1.5 of 30 are 2
     assert math.isnan(share_of_worst(np.zeros(3)))
 
 
