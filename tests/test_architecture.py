@@ -16,6 +16,7 @@ from tests.fixtures.paths import ROOT
 # Floors from bottom to top. A room imports only from lower floors; the tasks know neither the trainer nor each other.
 FLOORS = (
     {"errors", "lazy"},
+    {"settings"},
     {"io", "losses", "modeling", "word_tokenizer"},
     {"data"},
     {"config", "augment", "trees"},

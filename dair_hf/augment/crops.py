@@ -14,13 +14,7 @@ from dair_hf.errors import DataError
 
 
 class Crops(NamedTuple):
-    """Crop of each row; a crop has the size of its image.
-
-    Attributes:
-        top: `[B]` int64, image row of the first crop row; negative above the image.
-        left: `[B]` int64, image column of the first crop column, before flipping.
-        mirrored: `[B]` bool, whether the crop is flipped horizontally.
-    """
+    """Crop of each row; a crop has the size of its image."""
 
     top: Tensor
     left: Tensor

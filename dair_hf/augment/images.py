@@ -14,24 +14,7 @@ FRACTION_BITS = 16
 
 
 def recolor(images: Tensor, colors: Tensor) -> Tensor:
-    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`.
-
-    Args:
-        images: `[B, H, W]` or `[B, 1, H, W]`, floating, brightness.
-        colors: `[B, C]`, floating, weight of each channel; `[1, 0, 0]` is pure red.
-
-    Returns:
-        `[B, C, H, W]`.
-
-    Raises:
-        DataError: Wrong shapes or dtypes.
-
-    Example:
-        >>> recolor(torch.tensor([[[1.0, 0.5]]]), torch.tensor([[0.0, 1.0]]))
-        tensor([[[[0.0000, 0.0000]],
-        <BLANKLINE>
-                 [[1.0000, 0.5000]]]])
-    """
+    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`."""
     if images.ndim == 3:
         images = images[:, None]
     if images.ndim != 4 or images.shape[1] != 1 or not images.is_floating_point():
@@ -87,24 +70,7 @@ def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "near
 
 
 def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tensor:
-    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`.
-
-    Args:
-        images: `[B, C, H, W]`, floating.
-        mask: `[B, 1, H, W]`, bool, or floating in [0, 1] for soft edges; True or 1 is foreground.
-        backgrounds: `[B, C, H, W]`, of the dtype of `images`.
-
-    Returns:
-        `[B, C, H, W]`.
-
-    Raises:
-        DataError: Wrong shapes or dtypes.
-
-    Example:
-        >>> images, mask = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[True, False]]]])
-        >>> paste_background(images, mask, torch.tensor([[[[8.0, 9.0]]]]))
-        tensor([[[[1., 9.]]]])
-    """
+    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`."""
     if images.ndim != 4 or not images.is_floating_point():
         raise DataError(f"paste_background: images must be floating [B, C, H, W], found {_describe(images)}")
     if backgrounds.shape != images.shape or backgrounds.dtype != images.dtype:
@@ -123,21 +89,7 @@ def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tenso
 
 
 def pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tensor:
-    """Gather pixels by position: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`.
-
-    Args:
-        images: `[B, C, H, W]`, any dtype.
-        y: Rows, integers `[B, h, w]` or `[B, h, 1]`; negative and from H on outside.
-        x: Columns, integers `[B, h, w]` or `[B, 1, w]`.
-        fill: Value of pixels outside the image.
-
-    Returns:
-        `[B, C, h, w]`, of the dtype of `images`.
-
-    Example:
-        >>> pixels_at(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([[[1]]]), torch.tensor([[[1, 0, -1]]]))
-        tensor([[[[4, 3, 0]]]])
-    """
+    """Gather pixels by position: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`."""
     batch, channels, height, width = images.shape
     # A border of one pixel of `fill` stands for everything outside.
     index = torch.add(x.clamp(-1, width), y.clamp(-1, height), alpha=width + 2)

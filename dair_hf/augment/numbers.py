@@ -27,13 +27,7 @@ NO_DRAW = "no new numbers were found that are allowed and keep the kind of every
 
 
 class NumberPartner(NamedTuple):
-    """Partner of a problem, or the reason why it has none.
-
-    Attributes:
-        question: The new question; None without a partner.
-        answer: The new answer; None without a partner.
-        reason: Why there is no partner; None if there is one.
-    """
+    """Partner of a problem, or the reason why it has none."""
 
     question: str | None
     answer: str | None
@@ -42,13 +36,7 @@ class NumberPartner(NamedTuple):
 
 @dataclass
 class NumberReport:
-    """Counts of the rows that got a partner with other numbers, and of the reasons why the rest did not.
-
-    Attributes:
-        rows: Number of rows.
-        changed: Rows with a partner.
-        skipped: Reason -> ids of the rows without a partner.
-    """
+    """Counts of the rows that got a partner with other numbers, and of the reasons why the rest did not."""
 
     rows: int
     changed: int

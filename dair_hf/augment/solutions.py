@@ -46,15 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Solution:
-    """Calculation of an answer from the values of a question.
-
-    Attributes:
-        text: The answer.
-        steps: Its steps; numbers with equal values are the same number.
-        variables: Values of the question that occur in a step, and may change.
-        function: Function of all numbers of the question, in place of steps; None: the steps.
-        numbers: All numbers of the question, for `function`: value, and whether it may change.
-    """
+    """Calculation of an answer from the values of a question."""
 
     text: str
     steps: tuple[Step, ...]
@@ -63,11 +55,7 @@ class Solution:
     numbers: tuple[tuple[Fraction, bool], ...] = ()
 
     def results(self, new: Mapping[Fraction, Fraction]) -> dict[Fraction, Fraction] | None:
-        """Return old -> new result of every step; None if a result changes its kind, or does not fit its spelling.
-
-        Args:
-            new: Old -> new value of the variables.
-        """
+        """Return old -> new result of every step; None if a result changes its kind, or does not fit its spelling."""
         results: dict[Fraction, Fraction] = {}
         try:
             if self.function is not None:
@@ -99,12 +87,7 @@ class Solution:
 
 
 def numbers_of_answer(text: str) -> list[SpelledNumber]:
-    """Return the numbers of an answer, also those within calculations such as `<<48/2=24>>`.
-
-    Example:
-        >>> [int(number.value) for number in numbers_of_answer("48/2 = <<48/2=24>>24 clips #### 24")]
-        [48, 2, 48, 2, 24, 24, 24]
-    """
+    """Return the numbers of an answer, also those within calculations such as `<<48/2=24>>`."""
     found = []
     for match in _LITERAL.finditer(text):
         literal = match[0].rstrip(".,")
@@ -116,22 +99,7 @@ def numbers_of_answer(text: str) -> list[SpelledNumber]:
 
 
 def solution_by_steps(answer: str, free: Collection[Fraction], fixed: Collection[Fraction]) -> Solution:
-    """Return the solution that an answer with annotations shows.
-
-    Args:
-        answer: The answer, with `<<48/2=24>>` for every calculation and `#### 72` at its end.
-        free: Values of the question that may change.
-        fixed: Values of the question that stay, and those of its words.
-
-    Raises:
-        ChainError: With the reason.
-
-    Example:
-        >>> solution = solution_by_steps("half: <<48/2=24>>24 #### 24", {Fraction(48)}, {Fraction(2)})
-        >>> new = {Fraction(48): Fraction(62)}
-        >>> solution.answer(new, solution.results(new))
-        'half: <<62/2=31>>31 #### 31'
-    """
+    """Return the solution that an answer with annotations shows."""
     final, shown = _FINAL.search(answer), _STEP.findall(answer)
     if not shown:
         raise ChainError("the answer has no steps such as <<48/2=24>>")
@@ -161,18 +129,7 @@ def solution_by_formula(
     fixed: Collection[Fraction],
     rule: str | Callable[[list[Fraction]], Any],
 ) -> Solution:
-    """Return the solution of a formula.
-
-    Args:
-        answer: The answer, which contains the result.
-        numbers: All numbers of the question: value, and whether it may change.
-        fixed: Values of those that stay, and of the words of the question.
-        rule: Expression of `n1`, `n2`, ..., or a function of the list of numbers.
-
-    Raises:
-        ChainError: The formula does not give the answer.
-        DataError: The expression is not valid, or the function returns no number.
-    """
+    """Return the solution of a formula."""
 
     def calculate(values: list[Fraction]) -> Fraction:
         if isinstance(rule, str):

@@ -93,12 +93,7 @@ def find_numbers(text: str) -> list[SpelledNumber]:
 
 
 def values_of_words(text: str) -> set[Fraction]:
-    """Return the numbers that words stand for, or may stand for in a calculation: 2 for "twice", 60 for "hours".
-
-    Example:
-        >>> sorted(map(int, values_of_words("She ran twice as far in 3 hours")))
-        [2, 60]
-    """
+    """Return the numbers that words stand for, or may stand for in a calculation: 2 for "twice", 60 for "hours"."""
     words = _WORD.findall(text.lower())
     return {Fraction({**WORDS, **_SIGNS}[word]) for word in words if word in WORDS or word in _SIGNS}
 

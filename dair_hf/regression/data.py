@@ -26,15 +26,7 @@ THRESHOLDS = ("test", "train")
 
 @dataclass
 class RegressionConfig:
-    """Data of a robust regression.
-
-    Raises:
-        DataError: An unknown choice, or a number out of range.
-
-    Example:
-        >>> RegressionConfig(noise_share=0.2).augmented_feature
-        'bernoulli'
-    """
+    """Data of a robust regression."""
 
     PATH_FIELDS: ClassVar = ("data_file", "test_file")  # not compared between runs: the data have a fingerprint
 
@@ -108,14 +100,7 @@ class RegressionConfig:
 
 
 class TrainingSplit(NamedTuple):
-    """Training rows of one seed: R rows to train on and V held out.
-
-    Attributes:
-        rows: `[R]` int64, row numbers in the file, shuffled.
-        targets: `[R]` float32, some of them noise.
-        is_noise: `[R]` bool, which targets are noise.
-        validation_rows: `[V]` int64, row numbers in the file.
-    """
+    """Training rows of one seed: R rows to train on and V held out."""
 
     rows: Tensor
     targets: Tensor
@@ -125,12 +110,7 @@ class TrainingSplit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RandomFeatureView:
-    """View of `TensorPairs` whose last feature is 0 or 1 with equal probability, redrawn each epoch.
-
-    Attributes:
-        features: `[N, D]` float32; the last column is overwritten.
-        labels: `[N]` float32.
-    """
+    """View of `TensorPairs` whose last feature is 0 or 1 with equal probability, redrawn each epoch."""
 
     features: Tensor
     labels: Tensor
@@ -144,11 +124,7 @@ class RandomFeatureView:
 
 
 def load_regression(config: RegressionConfig) -> RegressionData:
-    """Read the configured files.
-
-    Raises:
-        DataError: No file is configured, a table lacks its test file, or `read_qsar` or `read_table` fails.
-    """
+    """Read the configured files."""
     if config.data_file is None:
         raise DataError("data_file is not set; give qsar.mat, or the training rows of a table as .csv or .parquet")
     if Path(config.data_file).suffix == ".mat":
@@ -166,18 +142,6 @@ def split_training(data: RegressionData, config: RegressionConfig, seed: int) ->
     The draws from one `RandomState(seed)` are a permutation of the training rows (from a separate generator with the
     same seed), a permutation of the test rows, then `int(noise_share * R)` numbers from `N(noise_mean, noise_std^2)`,
     which replace the targets of the first shuffled rows. Rows are held out from the end, so their targets are clean.
-
-    Returns:
-        The split.
-
-    Raises:
-        DataError: No row is left to train on.
-
-    Example:
-        >>> rows = RegressionData(torch.zeros(10, 2), torch.zeros(10), torch.zeros(4, 2), torch.zeros(4))
-        >>> split = split_training(rows, RegressionConfig(noise_share=0.5, validation_share=0.2), seed=0)
-        >>> split.is_noise.tolist(), split.validation_rows.tolist()
-        ([True, True, True, True, False, False, False, False], [0, 5])
     """
     total = len(data.train_targets)
     order = np.random.RandomState(seed).permutation(total)

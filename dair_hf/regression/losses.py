@@ -28,15 +28,7 @@ CONSISTENCIES = ("sample", "batch")
 
 @dataclass
 class RobustLossConfig:
-    """Loss of a robust regression.
-
-    Raises:
-        DataError: An unknown choice, or a tilt of 0.
-
-    Example:
-        >>> RobustLossConfig(loss="huber").sample_loss
-        'huber'
-    """
+    """Loss of a robust regression."""
 
     loss: str = field(
         default="l2",
@@ -85,20 +77,6 @@ def tilted_loss(losses: Tensor, tilt: float) -> Tensor:
     `exp(t l_i - max_j t l_j)`, so its logarithm is never positive.
 
     Source: Li, Beirami, Sanjabi, Smith, "Tilted Empirical Risk Minimization", ICLR 2021, equation (2).
-
-    Args:
-        losses: `[B]`.
-        tilt: `t`, in 1 / units of the loss, not 0. The rounding error is about `1e-7 / |t|` in float32.
-
-    Returns:
-        A scalar in the units of the loss.
-
-    Raises:
-        DataError: The tilt is 0 or not finite, or there is no loss.
-
-    Example:
-        >>> tilted_loss(torch.tensor([1.0, 1.0, 50.0]), tilt=-2.0)
-        tensor(1.2027)
     """
     _require_tilt(tilt)
     if losses.ndim != 1 or len(losses) == 0:

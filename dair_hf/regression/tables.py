@@ -38,22 +38,7 @@ class RegressionData(NamedTuple):
 
 
 def read_qsar(path: str | os.PathLike[str]) -> RegressionData:
-    """Read the QSAR data (Olier et al., "Meta-QSAR", 2018) in the form used by the TERM and DAIR authors.
-
-    Args:
-        path: A MATLAB file with `X_train` `[N, D]`, `y_train` `[N, 1]`, `X_test` `[M, D]` and `y_test` `[M, 1]`.
-
-    Returns:
-        3,085 and 1,000 rows of 410 binary features in the paper's file.
-
-    Raises:
-        DataError: The file is missing, is not a MATLAB file up to version 7 or lacks a key, or its matrices have
-            inconsistent shapes, are not numeric or contain NaN.
-
-    Example:
-        >>> read_qsar("qsar.mat").train_features.shape  # doctest: +SKIP
-        torch.Size([3085, 410])
-    """
+    """Read the QSAR data (Olier et al., "Meta-QSAR", 2018) in the form used by the TERM and DAIR authors."""
     content = _load_mat(Path(path))
     if missing := [key for key in QSAR_KEYS if key not in content]:
         found = ", ".join(key for key in content if not key.startswith("__")) or "nothing"

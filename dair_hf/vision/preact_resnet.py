@@ -26,26 +26,7 @@ MODEL_TYPE = "dair_preact_resnet"
 
 
 class PreActResNetConfig(PreTrainedConfig):
-    """Configuration of a `PreActResNet`; the defaults are the 18 layers commonly used on CIFAR.
-
-    Args:
-        num_channels: Channels of the images.
-        depths: Blocks of each stage; each block has two convolutions.
-        hidden_sizes: Channels of each stage. `[8, 16, 32, 64]` gives 176,050 parameters for 10 classes.
-        final_norm: Add batch norm and ReLU after the last block, as in He et al. The commonly used network has none:
-            11,171,146 parameters for 10 classes, 1,024 fewer than with it.
-        image_mean: Channel means subtracted from the images, so that the model takes pixels in 0..1 and attacks respect
-            this range; None: no normalization.
-        image_std: Channel standard deviations that the images are then divided by; only with `image_mean`.
-        num_labels: Number of classes; 1 gives a single logit, for binary labels.
-
-    Raises:
-        DataError: A size is below 1, the numbers of stages differ, or mean and std do not match the channels.
-
-    Example:
-        >>> PreActResNetConfig(num_labels=10, hidden_sizes=[8, 16, 32, 64]).depths
-        [2, 2, 2, 2]
-    """
+    """Configuration of a `PreActResNet`; the defaults are the 18 layers commonly used on CIFAR."""
 
     model_type = MODEL_TYPE
     num_channels: int = 3
@@ -114,11 +95,6 @@ class PreActBlock(nn.Module):
     """Residual block `s(x) + W_2 r(n_2(W_1 a))` with `a = r(n_1(x))`, for batch norm n, ReLU r, 3 x 3 convolutions W.
 
     The shortcut `s(x)` is `x`, or a 1 x 1 convolution of `a` if the number of channels or the size changes.
-
-    Args:
-        channels_in: Channels of the input.
-        channels: Channels of the output.
-        stride: Factor by which height and width shrink.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -148,11 +124,6 @@ class PreActResNet(PreTrainedModel):
     Every stage but the first halves height and width: 32 x 32 pixels become 4 x 4. Convolutions have He's normal
     initialization (fan out), the classifier PyTorch's default. On the CPU the model runs in channels-last layout; on a
     GPU use `model.to(memory_format=torch.channels_last)`.
-
-    Example:
-        >>> model = PreActResNet(PreActResNetConfig(num_labels=10))
-        >>> model.num_parameters(), model(torch.zeros(2, 3, 32, 32)).logits.shape
-        (11171146, torch.Size([2, 10]))
     """
 
     config_class = PreActResNetConfig
@@ -188,15 +159,7 @@ class PreActResNet(PreTrainedModel):
             super()._init_weights(module)  # batch norm
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> ImageClassifierOutput:
-        """Classify images.
-
-        Args:
-            pixel_values: `[N, num_channels, H, W]`, floating; in 0..1 if the configuration has `image_mean`.
-            labels: `[N]` int64 classes; 0 and 1 for a single logit.
-
-        Returns:
-            `logits` `[N, num_labels]`; with labels also `loss`, the mean cross-entropy in nats.
-        """
+        """Classify images."""
         if self.normalization is not None:
             pixel_values = self.normalization(pixel_values)
         if pixel_values.device.type == "cpu":

@@ -34,15 +34,7 @@ TRADES = "trades"
 
 @dataclass
 class AdversarialDataConfig(Cifar10Config):
-    """Images of an experiment on adversarial robustness: CIFAR-10, or MNIST for a CPU.
-
-    Raises:
-        DataError: As `Cifar10Config`, or an unknown split.
-
-    Example:
-        >>> AdversarialDataConfig(mnist="ylecun/mnist", crop_padding=0, flip=False).name
-        'MNIST'
-    """
+    """Images of an experiment on adversarial robustness: CIFAR-10, or MNIST for a CPU."""
 
     PATH_FIELDS: ClassVar = ("mnist", "cifar10")  # not compared between runs: the images have a fingerprint
 
@@ -64,18 +56,7 @@ class AdversarialDataConfig(Cifar10Config):
 
 
 def load_adversarial_data(config: AdversarialDataConfig) -> dict[str, LabeledImages]:
-    """Read both files of the data set, for `train_pairs` and `evaluation_pairs` of `cifar10.pairs`.
-
-    Returns:
-        "train" and "test": images `[N, C, H, W]` uint8 and labels from 0 to 9.
-
-    Raises:
-        DataError: As `load_cifar10` and `load_mnist`.
-
-    Example:
-        >>> load_adversarial_data(AdversarialDataConfig(mnist="mnist"))["test"].images.shape  # doctest: +SKIP
-        torch.Size([10000, 1, 28, 28])
-    """
+    """Read both files of the data set, for `train_pairs` and `evaluation_pairs` of `cifar10.pairs`."""
     if config.mnist is None:
         return {split: load_cifar10(config.cifar10, split) for split in ("train", "test")}
     files = {split: load_mnist(config.mnist, split) for split in ("train", "test")}
@@ -84,15 +65,7 @@ def load_adversarial_data(config: AdversarialDataConfig) -> dict[str, LabeledIma
 
 @dataclass
 class AttackConfig:
-    """Ball, training attack and evaluation attacks; lengths are in units of pixels.
-
-    Raises:
-        DataError: A setting is out of range or unknown.
-
-    Example:
-        >>> AttackConfig(epsilon=0.2).training_attack("dair").steps
-        11
-    """
+    """Ball, training attack and evaluation attacks; lengths are in units of pixels."""
 
     provided_methods = ("pgd", "trades", "mart")  # of `experiments.comparison`; no field
 
@@ -151,17 +124,6 @@ def attack_originals(
 
     Batches are shared among the processes. Each batch has its own random stream, so the result depends on `seed` and
     `batch_size` but not on the number of processes.
-
-    Args:
-        model: As for `perturb`; the same on every process.
-        pairs: Rows with `pixel_values` and `labels`.
-        title: Title of the progress bar; None: no bar.
-
-    Returns:
-        `[N, C, H, W]` float32 on the CPU, in the order of the rows, on every process.
-
-    Raises:
-        DataError: As `perturb`.
     """
     state = PartialState()
     device = next(model.parameters()).device
@@ -197,23 +159,7 @@ def evaluate_attacks(
     data_name: str = "images",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Evaluate a classifier on clean images and under each attack.
-
-    Args:
-        evaluate_pairs: `DAIRTrainer.evaluate_pairs` of its trainer.
-        pairs_with: Function from partners `[N, C, H, W]`, or None for no partners, to the rows to evaluate.
-        intervals: Whether to compute intervals.
-        progress: Whether to show a progress bar for each attack.
-
-    Returns:
-        `rows`, the clean `accuracy`, and for each attack `accuracy_<attack>`, `cm_<attack>` with
-        `cm_numerator_<attack>` and `cm_denominator`, and `both_correct_<attack>`, the share of rows correct before and
-        under the attack. Shares are in [0, 1], each with `<key>_low` and `<key>_high` unless intervals are omitted.
-        With AutoAttack also `accuracy_autoattack` and `autoattack_rows`.
-
-    Raises:
-        DataError: As `attack_originals` and `auto_attack`.
-    """
+    """Evaluate a classifier on clean images and under each attack."""
     clean = pairs_with(None)
     metrics: dict[str, Any] = {"rows": len(clean)}
     suffixes = ("", "_low", "_high") if intervals else ("",)

@@ -109,18 +109,7 @@ class VQAConfig:
 
 
 class VQAData(NamedTuple):
-    """Rows (`reading.ROW_FEATURES`) and edits (`reading.EDIT_FEATURES`) of an experiment.
-
-    Attributes:
-        name: Name of the data for tables and model cards.
-        train: Training questions.
-        train_edits: Edits of the training questions.
-        test: Questions to evaluate on.
-        test_edits: Edits of these.
-        familiar: Questions with the correlations of the training questions, to compare `test` with; None if there are
-            none.
-        reports: Split -> counts and skipped records.
-    """
+    """Rows (`reading.ROW_FEATURES`) and edits (`reading.EDIT_FEATURES`) of an experiment."""
 
     name: str
     train: Dataset
@@ -134,9 +123,6 @@ class VQAData(NamedTuple):
         """Return part -> fingerprint of its rows and of the content of their images, for records of runs.
 
         All processes of a run must call this method.
-
-        Args:
-            hashes: SHA-256 of files, as `content_hashes`.
         """
         return {part: content_fingerprint(getattr(self, part), ["image"], hashes) for part in PARTS}
 
@@ -151,19 +137,6 @@ def load_vqa(
 
     All processes of a run must call this function. The first one generates the scenes; the decoding of image files is
     split among all.
-
-    Args:
-        config: What to load.
-        scenes: Scenes to generate, with `source="scenes"`.
-        folder: Folder of the counting scenes; they are generated if it does not exist.
-        verified: With `source="files"`, JSON file that keeps the list of readable images between runs. None: all images
-            are decoded.
-
-    Returns:
-        Data that does not depend on the method or the seed of a run.
-
-    Raises:
-        DataError: As the readers.
     """
     if config.source == "files":
         return _load_files(config, verified)
@@ -263,22 +236,7 @@ def _truncated(
 
 
 def hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:
-    """Split questions by their images: those of nine images in ten, and those of every tenth.
-
-    Args:
-        rows: Questions with `image_id`.
-
-    Returns:
-        Questions to train on, and questions to validate on.
-
-    Raises:
-        DataError: There are fewer than ten images.
-
-    Example:
-        >>> train, validation = hold_out_images(Dataset.from_dict({"image_id": [str(i) for i in range(20)]}))
-        >>> len(train), validation["image_id"][:]
-        (18, ['9', '19'])
-    """
+    """Split questions by their images: those of nine images in ten, and those of every tenth."""
     ids = rows["image_id"][:]
     images = list(dict.fromkeys(ids))
     if len(images) < HELD_OUT:

@@ -26,17 +26,7 @@ STREAM = "vqa/edit"
 
 
 class _Joined(NamedTuple):
-    """Rows and edits, with the edits of each row.
-
-    Attributes:
-        rows: Rows.
-        edits: Edits, sorted by question and edited image.
-        features: Features of the pairs.
-        question_ids: `[N]` int64, of the rows.
-        first_edit: `[N]` int64, index of the first edit of each row.
-        edit_count: `[N]` int64, number of edits of each row.
-        fingerprint: Fingerprint of both data sets.
-    """
+    """Rows and edits, with the edits of each row."""
 
     rows: pa.Table
     edits: pa.Table
@@ -51,24 +41,6 @@ def draw_edits(rows: Dataset, edits: Dataset, seed: int, epoch: int) -> Dataset:
     """Pair every row with one of its edits, drawn uniformly; rows without edits have no partner.
 
     The draw depends on `(seed, epoch, question_id)` and the edits of the question, not on the order of the data.
-
-    Args:
-        rows: Questions from `read_vqa`, or a subset, possibly with additional columns.
-        edits: Edits from `read_edits`, with the same additional columns. Edits of other questions are ignored.
-        seed: Seed of the run.
-        epoch: Epoch.
-
-    Returns:
-        The rows with the columns of their edits under the prefix `augmented_`, which are None if there is no edit.
-
-    Raises:
-        DataError: A column is missing, the edits have a column that the rows lack, or no edit belongs to a row.
-
-    Example:
-        >>> rows = Dataset.from_dict({"question_id": [1, 2], "image_id": ["9", "9"], "answers": [["2"], ["a cup"]]})
-        >>> edits = Dataset.from_dict({"question_id": [1], "image_id": ["9_5"], "answers": [["1"]]})
-        >>> draw_edits(rows, edits, seed=0, epoch=0)["augmented_answers"][:]
-        [['1'], None]
     """
     return _drawn(_join(rows, edits), seed, epoch)
 

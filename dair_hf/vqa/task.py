@@ -103,18 +103,7 @@ class NetworkConfig:
 
 
 class VQATask(NamedTuple):
-    """Model, data and evaluation of a VQA experiment.
-
-    Attributes:
-        data: Rows and edits with the columns of the collator.
-        make_model: Function from a seed to a model to train.
-        collator: Collator of single views.
-        sample_loss: Name of the sample loss; None: derived from the model.
-        judge: Correctness, answers and accuracy of predictions.
-        processing_class: Tokenizer or processor to save with the model; that of a generator decodes its answers.
-        unknown_answers: Part of the data (train, train_edits, test, test_edits) -> number of rows without an answer in
-            the vocabulary. Such questions are not trained on, and such edits are no partners.
-    """
+    """Model, data and evaluation of a VQA experiment."""
 
     data: VQAData
     make_model: Callable[[int], Any]
@@ -270,13 +259,7 @@ def _map_parts(data: VQAData, encode: Callable[[Dataset], Dataset]) -> VQAData:
 def evaluate_edits(
     evaluate_pairs: Callable[..., dict[str, Any]], task: VQATask, predictions_file: str | os.PathLike[str]
 ) -> dict[str, Any]:
-    """Return CM and flips over all edits, and accuracy on test questions and on questions like the training ones.
-
-    Args:
-        evaluate_pairs: Method of the trainer.
-        task: Data and judge.
-        predictions_file: JSON lines file to write.
-    """
+    """Return CM and flips over all edits, and accuracy on test questions and on questions like the training ones."""
     judge, data = task.judge, task.data
     evaluator = PairEvaluator(
         judge.is_correct, judge.answers, {"vqa_accuracy": judge.accuracy}, references="answers", clusters="image_id"

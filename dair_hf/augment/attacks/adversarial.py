@@ -133,16 +133,7 @@ class AttackAugmenter:
     column: str = "pixel_values"
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        """Return the batch with adversarial partners.
-
-        Args:
-            model: The current model.
-            batch: `{column: [B, V, ...]}` with `view_mask` and labels; existing partners are replaced.
-            generator: Generator of the random starts.
-
-        Returns:
-            The batch with V = 2.
-        """
+        """Return the batch with adversarial partners."""
         for name in (VIEW_MASK, LABELS, self.column):
             if not isinstance(batch.get(name), Tensor):
                 raise DataError(

@@ -43,25 +43,6 @@ def auto_attack(
     each), DeepFool, and Square, which is gradient-free. Each attacks the images that resisted the previous ones. The
     toolbox uses DeepFool and an untargeted ratio where Croce and Hein use FAB and a targeted one, so accuracies are
     slightly higher than with the original.
-
-    Args:
-        model: Maps images `[N, C, H, W]` to logits, or to outputs with `logits`; a copy is attacked.
-        pixel_values: `[N, C, H, W]`, floating, in 0..1.
-        labels: `[N]` int64 classes.
-        epsilon: Radius of the ball, > 0, in units of the pixels.
-        norm: "linf" or "l2".
-
-    Returns:
-        `[N, C, H, W]`, of the dtype and on the device of `pixel_values`. Images that are misclassified, or that resist
-        all attacks, are returned unchanged.
-
-    Raises:
-        DataError: The toolbox is not installed, images are outside 0..1, epsilon is not positive, the norm is unknown,
-            or there are fewer than three classes.
-
-    Example:
-        >>> auto_attack(model, images, labels, 8 / 255).shape  # doctest: +SKIP
-        torch.Size([1000, 3, 32, 32])
     """
     if norm not in NORMS:
         raise DataError(f"auto_attack: norm={norm!r} is unknown; use one of {', '.join(NORMS)}")

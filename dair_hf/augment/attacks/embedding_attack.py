@@ -31,33 +31,6 @@ def perturb_embeddings(
     by the attention mask stay unchanged, bit for bit. State of the model and exactness of the bounds are as in
     `adversarial.perturb`. Embeddings have no range, so the attack must have none (`lower=None, upper=None`). Epsilon is
     in units of the embeddings, whose entries differ between models by orders of magnitude.
-
-    Args:
-        model: A `transformers` model that takes `inputs_embeds` instead of `input_ids`.
-        batch: Its inputs, `[N, ...]` each: `input_ids` `[N, T]`, `labels` and others. For an encoder-decoder, decoder
-            inputs are derived from the labels if the batch has none.
-        attack: The settings. `loss="cross_entropy"` is for texts with one class each; for sequences use the sample loss
-            that the model is trained with, "seq2seq" or "causal".
-        generator: Generator of the random starts, on the device of the batch.
-
-    Returns:
-        `inputs_embeds`, `[N, T, D]`, detached, of the dtype of the model's embeddings; unperturbed for `epsilon=0`.
-
-    Raises:
-        DataError: The batch lacks `input_ids`, its mask has another shape, the attack has a range, the model has no
-            embeddings; and as `adversarial.perturb`.
-        NonFiniteLossError: A gradient is NaN or infinite.
-
-    Example:
-        >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-        >>> model = BertForSequenceClassification(config)
-        >>> batch = {"input_ids": torch.tensor([[5, 6]]), "labels": torch.tensor([1])}
-        >>> attack = Attack("l2", epsilon=0.5, step_size=0.25, steps=2, random_start=False, lower=None, upper=None)
-        >>> attacked = perturb_embeddings(model, batch, attack)
-        >>> moved = (attacked - model.get_input_embeddings()(batch["input_ids"])).norm(dim=-1)
-        >>> moved.shape, bool((moved > 0).all() and (moved <= 0.5).all())
-        (torch.Size([1, 2]), True)
     """
     _check(model, batch, attack)
     ids: Tensor = batch[INPUT_IDS]

@@ -21,15 +21,7 @@ SOURCES = (DRAWN, PUBLIC)
 
 @dataclass
 class ChallengeConfig:
-    """Source of the images.
-
-    Raises:
-        DataError: An unknown source.
-
-    Example:
-        >>> ChallengeConfig().source
-        'drawn'
-    """
+    """Source of the images."""
 
     source: str = field(
         default=DRAWN,
@@ -41,17 +33,7 @@ class ChallengeConfig:
 
 
 class Challenge(NamedTuple):
-    """Data of a run.
-
-    Attributes:
-        name: Name of the images.
-        config: Their settings.
-        train: Function `(seed, with_partners) -> training rows`.
-        tests: Variant -> test rows.
-        collator: Collator of the rows; None if they are tensors.
-        content: Part -> fingerprint of its rows.
-        missing: Part -> rows that it lacks and that were left out.
-    """
+    """Data of a run."""
 
     name: str
     config: BackgroundsConfig | ImageNet9Config
@@ -68,25 +50,7 @@ def load_challenge(
     public: ImageNet9Config,
     hashes: FileValueCache | None = None,
 ) -> Challenge:
-    """Draw the images, or find the files of the public ones; all processes of a run must call this function.
-
-    Args:
-        drawn: Settings of the stand-in.
-        public: Settings of ImageNet-9; its `evaluate_on` applies to both.
-        hashes: SHA-256 of the public files, as `content_hashes`. None: all are read.
-
-    Returns:
-        The same rows for every method and seed.
-
-    Raises:
-        DataError: As the functions of `drawn` and `imagenet9`.
-
-    Example:
-        >>> drawn = BackgroundsConfig(train_each=1, test_each=1)
-        >>> challenge = load_challenge(ChallengeConfig(), drawn, ImageNet9Config())
-        >>> len(challenge.tests), len(challenge.train(0, True))
-        (8, 9)
-    """
+    """Draw the images, or find the files of the public ones; all processes of a run must call this function."""
     if source.source == PUBLIC:
         data = imagenet9.load_imagenet9(public)
         content: dict[str, str] = {**data.fingerprints(hashes or FileValueCache(None, sha256_of, "hashing images"))}

@@ -31,16 +31,7 @@ DARK, BRIGHT = (0.0, 0.2), (0.2, 0.6)  # channel ranges of the two colors of str
 
 @dataclass(frozen=True, eq=False)
 class Composites:
-    """Images of one split; row r shows a foreground of class r mod 9.
-
-    Attributes:
-        foregrounds: Foregrounds to show.
-        split: "train", "validation" or "test".
-        each: Number of images of each class.
-        first: Number of the first foreground of each class.
-        size: Side in pixels.
-        correlation: Probability that a texture is that of the class.
-    """
+    """Images of one split; row r shows a foreground of class r mod 9."""
 
     foregrounds: Foregrounds
     split: str
@@ -65,18 +56,7 @@ class Composites:
         return stripes(self.textures(rows), rows, self.size, self.seed, self._stream("stripes"))
 
     def donors(self, variant: str, rows: Tensor, seed: int, epoch: int = 0) -> Tensor:
-        """Draw the images that provide the backgrounds of a mixed variant.
-
-        Args:
-            variant: `mixed_rand`, `mixed_same` or `mixed_next`; class 0 follows the last class.
-            rows: `[B]` int64.
-
-        Returns:
-            `[B]` int64, rows of the same split.
-
-        Raises:
-            DataError: The variant is not mixed.
-        """
+        """Draw the images that provide the backgrounds of a mixed variant."""
         if variant not in MIXED:
             raise DataError(f"variant {variant!r} does not mix backgrounds; use one of {', '.join(MIXED)}")
         number = integers(rows, seed, epoch, self._stream(variant), high=self.each)[:, 0]
@@ -87,20 +67,7 @@ class Composites:
         return number * CLASSES + label
 
     def render(self, variant: str, rows: Tensor, donors: Tensor | None = None) -> Tensor:
-        """Render images in one variant.
-
-        Args:
-            variant: One of `VARIANTS`.
-            rows: `[B]` int64.
-            donors: `[B]` int64, rows that provide the backgrounds; for mixed variants only.
-
-        Returns:
-            `[B, 3, size, size]` float32 in 0..1. For `only_bg_t` the background is shown as drawn. The public images,
-            whose background behind the foreground is unknown, fill its box with tiles instead.
-
-        Raises:
-            DataError: The variant is unknown, a mixed variant has no donors, or another variant has some.
-        """
+        """Render images in one variant."""
         require_variants([variant])
         if (donors is not None) != (variant in MIXED):
             raise DataError(f"variant {variant!r}: give donors for {', '.join(MIXED)}, and for no other variant")
@@ -123,13 +90,7 @@ class Composites:
 
 @dataclass(frozen=True, eq=False)
 class VariantView:
-    """View of `TensorPairs` that shows images in one variant.
-
-    Attributes:
-        variant: One of `VARIANTS`.
-        seed: Seed of the draw of mixed backgrounds.
-        fresh: Whether mixed backgrounds are redrawn each epoch.
-    """
+    """View of `TensorPairs` that shows images in one variant."""
 
     composites: Composites
     variant: str

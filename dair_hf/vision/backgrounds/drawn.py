@@ -100,18 +100,7 @@ class BackgroundsConfig:
 
 
 def load_foregrounds(config: BackgroundsConfig) -> dict[str, Foregrounds]:
-    """Draw or read the foregrounds of the training and test images.
-
-    Returns:
-        "train" and "test": the same shapes for both, or the digits or objects of the two files.
-
-    Raises:
-        DataError: As the reader of the data, or a class has no image.
-
-    Example:
-        >>> load_foregrounds(BackgroundsConfig())["test"].counts
-        (1, 1, 1, 1, 1, 1, 1, 1, 1)
-    """
+    """Draw or read the foregrounds of the training and test images."""
     if config.foreground == "shapes":
         shapes = shape_foregrounds(config.picture_size // 2)
         return {"train": shapes, "test": shapes}
@@ -123,14 +112,7 @@ def load_foregrounds(config: BackgroundsConfig) -> dict[str, Foregrounds]:
 
 
 def composites_of(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, split: str) -> Composites:
-    """Return the images of a split; no foreground except shapes occurs in two of them.
-
-    Args:
-        split: "train", "validation" or "test".
-
-    Raises:
-        DataError: There are too few foregrounds.
-    """
+    """Return the images of a split; no foreground except shapes occurs in two of them."""
     each = {"train": config.train_each, "validation": config.validation_each, "test": config.test_each}[split]
     first = config.train_each if split == "validation" else 0
     available = foregrounds["test" if split == "test" else "train"]
@@ -174,23 +156,7 @@ def train_pairs(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfi
 def evaluation_sets(
     foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, split: str = "test"
 ) -> dict[str, TensorPairs]:
-    """Return the images of a split in all eight variants, for `evaluate_variants`; drawn once.
-
-    Args:
-        split: "test", or "validation" for other foregrounds of the train file.
-
-    Returns:
-        Variant -> its images, without partners, with the same foregrounds in the same order.
-
-    Raises:
-        DataError: There are too few foregrounds, or the split is unknown.
-
-    Example:
-        >>> config = BackgroundsConfig(test_each=1)
-        >>> sets = evaluation_sets(load_foregrounds(config), config)
-        >>> sets["only_bg_t"].__getitems__([0, 4])["labels"].tolist()
-        [[0], [4]]
-    """
+    """Return the images of a split in all eight variants, for `evaluate_variants`; drawn once."""
     require_choice("split", split, SPLITS)
     composites = composites_of(foregrounds, config, split)
     row_ids = [f"{split}/{row}" for row in range(len(composites))]

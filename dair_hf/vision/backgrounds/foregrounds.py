@@ -50,78 +50,34 @@ class Foregrounds(NamedTuple):
 
 
 class PlacedForegrounds(NamedTuple):
-    """Foregrounds at their position in composites.
-
-    Attributes:
-        colors: `[B, 3, size, size]` float32 in 0..1, arbitrary where nothing is covered.
-        mask: `[B, 1, size, size]` float32 in 0..1, covered fraction of each pixel.
-    """
+    """Foregrounds at their position in composites."""
 
     colors: Tensor
     mask: Tensor
 
 
 def shape_foregrounds(size: int) -> Foregrounds:
-    """Draw the nine shapes, one image each.
-
-    Args:
-        size: Side in pixels, about that of the placed shapes.
-
-    Example:
-        >>> shape_foregrounds(24).names[:3]
-        ('circle', 'square', 'triangle')
-    """
+    """Draw the nine shapes, one image each."""
     masks = torch.stack([torch.from_numpy(draw_shape(name, size)) for name in SHAPES])
     # All shapes can be recognized at any angle.
     return Foregrounds(tuple(SHAPES), (masks * 255).round().byte()[:, None], (1,) * CLASSES, (0.4, 0.6), 180.0)
 
 
 def digit_foregrounds(images: Tensor, labels: Tensor) -> Foregrounds:
-    """Select the digits 0 to 8, to be colored; their ink is the opacity.
-
-    Args:
-        images: `[N, H, H]` uint8, white ink on black (MNIST).
-        labels: `[N]` int64, digits.
-
-    Raises:
-        DataError: A digit has no image.
-    """
+    """Select the digits 0 to 8, to be colored; their ink is the opacity."""
     names = [f"digit {digit}" for digit in range(CLASSES)]
     return _by_class(images[:, None], labels, names, (0.6, 0.8), 15.0)
 
 
 def object_foregrounds(images: Tensor, labels: Tensor, names: Sequence[str]) -> Foregrounds:
-    """Select photographs of the first nine classes, as opaque squares.
-
-    Args:
-        images: `[N, 3, H, H]` uint8 (CIFAR-10).
-        labels: `[N]` int64, classes.
-        names: Names of at least nine classes.
-
-    Raises:
-        DataError: A class has no image.
-    """
+    """Select photographs of the first nine classes, as opaque squares."""
     return _by_class(images, labels, list(names[:CLASSES]), (0.6, 0.8), 0.0)
 
 
 def place_foregrounds(
     foregrounds: Foregrounds, indices: Tensor, rows: Tensor, size: int, seed: int, stream: str
 ) -> PlacedForegrounds:
-    """Place each foreground in its composite, with position, size, rotation and color drawn for its row.
-
-    Args:
-        indices: `[B]` int64, indices into their images.
-        size: Side of the composites in pixels.
-
-    Returns:
-        The placed foregrounds, inside the composite except for corners cut off by rotation.
-
-    Example:
-        >>> shapes = shape_foregrounds(16)
-        >>> placed = place_foregrounds(shapes, torch.tensor([1]), torch.tensor([0]), size=32, seed=0, stream="example")
-        >>> placed.mask.shape, bool(placed.mask.max() > 0.9)
-        (torch.Size([1, 1, 32, 32]), True)
-    """
+    """Place each foreground in its composite, with position, size, rotation and color drawn for its row."""
     drawn = uniform(rows, seed, 0, f"{stream}/place", count=4)
     smallest, largest = foregrounds.sides
     share = smallest + (largest - smallest) * drawn[:, 0]
@@ -140,20 +96,7 @@ def place_foregrounds(
 
 
 def bounding_box(mask: Tensor) -> Tensor:
-    """Return the smallest axis-aligned box around the covered pixels.
-
-    Args:
-        mask: `[B, 1, H, W]`; pixels above 0 are covered.
-
-    Returns:
-        `[B, 1, H, W]` bool.
-
-    Example:
-        >>> bounding_box(torch.tensor([[[[0.0, 0.5, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]]]))
-        tensor([[[[ True,  True, False],
-                  [ True,  True, False],
-                  [False, False, False]]]])
-    """
+    """Return the smallest axis-aligned box around the covered pixels."""
     covered = mask > 0
     return _first_to_last(covered.any(3, keepdim=True), 2) & _first_to_last(covered.any(2, keepdim=True), 3)
 

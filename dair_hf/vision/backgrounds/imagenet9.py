@@ -93,15 +93,7 @@ class ImageNet9Config:
 
 
 class ImageNet9Data(NamedTuple):
-    """Rows of an experiment.
-
-    Attributes:
-        classes: Names of the nine classes.
-        train: Pairs of originals and mixed backgrounds: `row_id`, `image`, `labels`, `augmented_image`,
-            `augmented_labels`.
-        tests: Variant -> test rows, for `evaluate_variants`.
-        missing: "train/<variant>", ... -> rows that this variant lacks and that were left out.
-    """
+    """Rows of an experiment."""
 
     classes: tuple[str, ...]
     train: Dataset
@@ -112,29 +104,13 @@ class ImageNet9Data(NamedTuple):
         """Return "train" and each variant -> fingerprint of its rows and of the content of their images.
 
         All processes of a run must call this method.
-
-        Args:
-            hashes: SHA-256 of files, as `content_hashes`.
         """
         tests = {name: content_fingerprint(rows, [IMAGE], hashes) for name, rows in self.tests.items()}
         return {"train": content_fingerprint(self.train, [IMAGE, AUGMENTED_PREFIX + IMAGE], hashes), **tests}
 
 
 def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
-    """List the rows of an experiment, without opening images.
-
-    Returns:
-        The same rows for every method and seed.
-
-    Raises:
-        DataError: A folder is not given or invalid, files are missing (with `strict`), or the classes of training and
-            test differ.
-
-    Example:
-        >>> data = load_imagenet9(ImageNet9Config(train_folder="in9", test_folder="bg_challenge"))  # doctest: +SKIP
-        >>> data.classes[2], len(data.tests["mixed_rand"])  # doctest: +SKIP
-        ('wheeled vehicle', 4050)
-    """
+    """List the rows of an experiment, without opening images."""
     needed = {"train_folder": config.train_folder}
     if config.evaluate_on == "test":
         needed["test_folder"] = config.test_folder
@@ -208,20 +184,6 @@ class ImageCollator:
     The `crop` (left, top, right, bottom, as shares of the central square) of the file in the column `image` is resized
     (Pillow, bilinear), flipped horizontally if `mirrored`, and normalized: `(pixel / 255 - mean) / std`. Without these
     columns the crop is the central square. Orientation metadata are ignored, as by the authors of the variants.
-
-    Args:
-        size: Side of the result in pixels.
-        mean: Channel means, in 0..1.
-        std: Channel standard deviations, in 0..1.
-
-    Raises:
-        DataError: A size below 1, a missing or damaged file, or a crop outside its image.
-
-    Example:
-        >>> collator = ImageCollator(size=224)
-        >>> batch = collator([{"image": "original/val/00_dog/n02085620_00001.JPEG", "labels": 0}])  # doctest: +SKIP
-        >>> {name: values.shape for name, values in batch.items()}  # doctest: +SKIP
-        {'pixel_values': torch.Size([1, 3, 224, 224]), 'labels': torch.Size([1])}
     """
 
     columns = (IMAGE, CROP, MIRRORED, LABELS)
@@ -236,14 +198,7 @@ class ImageCollator:
         self.std = torch.tensor(std).view(3, 1, 1)
 
     def __call__(self, views: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Collate views.
-
-        Args:
-            views: Rows with `image`, and optionally `crop`, `mirrored` and `labels`.
-
-        Returns:
-            `pixel_values` `[N, 3, size, size]` float32; and `labels` `[N]` int64 if the rows have them.
-        """
+        """Collate views."""
         pixels = torch.stack([self._pixels(view) for view in views])
         batch = {"pixel_values": pixels.float().div_(255).sub_(self.mean).div_(self.std)}
         if LABELS in views[0]:

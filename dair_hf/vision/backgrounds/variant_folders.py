@@ -35,46 +35,20 @@ _MIXED = re.compile(r"fg_(?P<foreground>.+?)_bg_.+")
 
 
 class VariantRows(NamedTuple):
-    """Images of several variants, with the same foregrounds in the same order.
-
-    Attributes:
-        rows: Variant -> its rows: `row_id` (class folder and foreground), `image` (path), `labels` (named classes).
-        missing: Variant -> rows that it lacks, and that were therefore left out of all variants.
-    """
+    """Images of several variants, with the same foregrounds in the same order."""
 
     rows: dict[str, Dataset]
     missing: dict[str, list[str]]
 
 
 def foreground_of(stem: str) -> str:
-    """Return the foreground in the name of a file without suffix.
-
-    Example:
-        >>> foreground_of("fg_n02497673_05944_bg_n02536864_02721"), foreground_of("n02497673_05944")
-        ('n02497673_05944', 'n02497673_05944')
-    """
+    """Return the foreground in the name of a file without suffix."""
     mixed = _MIXED.fullmatch(stem)
     return mixed["foreground"] if mixed else stem
 
 
 def read_variant(folder: str | os.PathLike[str], variant: str, split: str = "val") -> Dataset:
-    """List the images of one variant, without opening them.
-
-    Args:
-        folder: Folder of the variants, `bg_challenge`.
-        variant: One of `VARIANTS`.
-        split: "val" or "train".
-
-    Returns:
-        Rows as in `VariantRows`, sorted by `row_id`.
-
-    Raises:
-        DataError: The folder is missing, does not hold nine classes with images, or holds two images of one foreground.
-
-    Example:
-        >>> read_variant("bg_challenge", "mixed_rand")[0]["row_id"]  # doctest: +SKIP
-        '00_dog/n02085620_00001'
-    """
+    """List the images of one variant, without opening them."""
     require_variants([variant])
     root = Path(os.path.abspath(folder)) / variant / split  # absolute, since files may be opened from elsewhere
     names = _class_names(root)
@@ -95,26 +69,7 @@ def read_variants(
     variants: Sequence[str] = tuple(VARIANTS),
     strict: bool = True,
 ) -> VariantRows:
-    """List the images of several variants, for `evaluate_variants`.
-
-    Args:
-        folder: Folder of the variants, `bg_challenge`.
-        split: "val" or "train".
-        variants: Variants to read.
-        strict: Whether to refuse foregrounds missing from some variant. Otherwise they are left out of all variants, so
-            that every accuracy is over the same foregrounds, and reported.
-
-    Returns:
-        Rows, and missing rows.
-
-    Raises:
-        DataError: As `read_variant`; the classes differ; no foreground is in all variants; or, with `strict`, files are
-            missing.
-
-    Example:
-        >>> read_variants("bg_challenge").rows["only_fg"].num_rows  # doctest: +SKIP
-        4050
-    """
+    """List the images of several variants, for `evaluate_variants`."""
     require_variants(variants)
     rows = {variant: read_variant(folder, variant, split) for variant in variants}
     _require_same_classes(folder, rows)
@@ -135,25 +90,7 @@ def read_variants(
 
 
 def pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
-    """Pair each image with the image of the same foreground in another variant.
-
-    Args:
-        originals: Rows of one variant.
-        partners: Rows of another variant.
-
-    Returns:
-        The originals with the columns `augmented_image` and `augmented_labels`, None for rows without partners.
-        Partners without original are ignored.
-
-    Raises:
-        DataError: No foreground has a partner.
-
-    Example:
-        >>> rows = Dataset.from_dict({"row_id": ["00_dog/a", "00_dog/b"], "image": ["a", "b"], "labels": [0, 0]})
-        >>> partners = Dataset.from_dict({"row_id": ["00_dog/b"], "image": ["fg_b_bg_c"], "labels": [0]})
-        >>> pair_variants(rows, partners)["augmented_image"][:]
-        [None, 'fg_b_bg_c']
-    """
+    """Pair each image with the image of the same foreground in another variant."""
     index_of = {row_id: index for index, row_id in enumerate(partners[ROW_ID][:])}
     indices = [index_of.get(row_id) for row_id in originals[ROW_ID][:]]
     if all(index is None for index in indices):
@@ -166,12 +103,7 @@ def pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
 
 
 def select_rows(rows: Dataset, row_ids: Collection[str]) -> Dataset:
-    """Select rows by their ids, in the order of the data set.
-
-    Example:
-        >>> select_rows(Dataset.from_dict({"row_id": ["a", "b", "c"]}), {"c", "a"})["row_id"][:]
-        ['a', 'c']
-    """
+    """Select rows by their ids, in the order of the data set."""
     return rows.select([index for index, row_id in enumerate(rows[ROW_ID][:]) if row_id in row_ids])
 
 

@@ -110,25 +110,6 @@ def variant_metrics(correct: Mapping[str, ArrayLike], *, intervals: bool = True)
 
     With correctness `H_v` on variant v, `cm = P(H_mixed_rand = 1 | H_original = 1)`. The background gap of Xiao et al.
     is `accuracy(mixed_same) - accuracy(mixed_rand)`, the gain from a background of the right class.
-
-    Args:
-        correct: Variant -> `[N]` bool, H of each foreground in the same order, for some or all variants.
-        intervals: Whether to compute intervals.
-
-    Returns:
-        `rows`; `accuracy_<variant>` in [0, 1]; if their variants are given, `background_gap` in [-1, 1], `cm` and
-        `both_correct`, each with `<key>_low` and `<key>_high`; `cm_numerator` and `cm_denominator`.
-
-    Raises:
-        DataError: No or unknown variants, different numbers of rows, or values other than 0 and 1.
-
-    Example:
-        >>> metrics = variant_metrics(
-        ...     {"original": [1, 1, 0, 1], "mixed_rand": [1, 0, 0, 0], "mixed_same": [1, 1, 0, 0]}, intervals=False
-        ... )
-        >>> {key: round(value, 4) for key, value in metrics.items()}  # doctest: +NORMALIZE_WHITESPACE
-        {'rows': 4, 'accuracy_original': 0.75, 'accuracy_mixed_rand': 0.25, 'accuracy_mixed_same': 0.5,
-         'background_gap': 0.25, 'cm_numerator': 1, 'cm_denominator': 3, 'cm': 0.3333, 'both_correct': 0.25}
     """
     require_variants(correct)
     values = {variant: as_correct(rows, variant).astype(np.float64) for variant, rows in correct.items()}

@@ -29,15 +29,7 @@ PARTNERS = ("none", "crop")
 
 @dataclass
 class Cifar10Config:
-    """Data of an experiment on CIFAR-10.
-
-    Raises:
-        DataError: A number out of range, or an unknown choice.
-
-    Example:
-        >>> Cifar10Config(crop_padding=0).flip
-        True
-    """
+    """Data of an experiment on CIFAR-10."""
 
     cifar10: str = field(
         default="uoft-cs/cifar10",
@@ -91,13 +83,7 @@ class Cifar10Config:
 
 @dataclass(frozen=True, eq=False)
 class CroppedView(ImageView):
-    """View of randomly cropped and flipped images, redrawn for each row and epoch.
-
-    Attributes:
-        padding: Pixels by which a crop may extend beyond the image.
-        flip: Whether images are flipped at random.
-        stream: Name of the random stream; views with the same stream show the same crops.
-    """
+    """View of randomly cropped and flipped images, redrawn for each row and epoch."""
 
     padding: int = 0
     flip: bool = False

@@ -21,22 +21,7 @@ BYTE_TYPE = b"u1"
 
 
 def unpickle_batch(content: bytes, label: str) -> dict[str, Any]:
-    r"""Load the dictionary in a file that Python 2 pickled.
-
-    Args:
-        content: Content of the file.
-        label: Name of the file, for messages.
-
-    Returns:
-        The dictionary. Keys are str, strings among its values bytes, and arrays read-only `[N, M]` uint8.
-
-    Raises:
-        DataError: The file is damaged, is not a pickled dictionary, or names anything else than numpy arrays.
-
-    Example:
-        >>> unpickle_batch(b"\x80\x02}(U\x06labels](K\x06K\x09eu.", "data_batch_1")
-        {'labels': [6, 9]}
-    """
+    r"""Load the dictionary in a file that Python 2 pickled."""
     try:
         batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         if not isinstance(batch, dict):

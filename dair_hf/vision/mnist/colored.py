@@ -40,15 +40,7 @@ LAST_OF_CLASS_1 = 4
 
 @dataclass
 class ColoredConfig(DigitPairsConfig):
-    """Data of a Colored MNIST experiment.
-
-    Raises:
-        DataError: An unknown setup or choice, a number out of range, or rows that overlap.
-
-    Example:
-        >>> ColoredConfig(setup="rnd").augmentation
-        'C4'
-    """
+    """Data of a Colored MNIST experiment."""
 
     setup: str = field(
         default="adv",
@@ -104,13 +96,7 @@ class ColoredConfig(DigitPairsConfig):
 
 @dataclass(frozen=True, eq=False)
 class ColoredView(ImageView):
-    """View of digits `[N, 28, 28]` in the colors of one scheme; `labels` are the noisy labels.
-
-    Attributes:
-        file: "train" or "test".
-        color_draws: "independent" or "dependent".
-        fresh: Whether colors are redrawn each epoch.
-    """
+    """View of digits `[N, 28, 28]` in the colors of one scheme; `labels` are the noisy labels."""
 
     scheme: str
     file: str
@@ -134,27 +120,7 @@ def draw_colors(
     file: str = "train",
     color_draws: str = "independent",
 ) -> Tensor:
-    """Draw a color for each row: pure red or green, or for C4 a factor from U(0, 1) per channel.
-
-    Args:
-        scheme: "C1", "C2", "C3" or "C4".
-        labels: `[B]` int64, the noisy labels, 0 or 1.
-        rows: `[B]` int64, file row of each label.
-        epoch: Epoch of the draws. Dependent draws use the C1 colors of epoch 0.
-        file: "train" or "test".
-        color_draws: "dependent" derives C2 from the color of C1.
-
-    Returns:
-        `[B, 3]` float32: red, green, blue.
-
-    Raises:
-        DataError: Unknown scheme.
-
-    Example:
-        >>> draw_colors("C3", torch.tensor([1, 1]), torch.tensor([0, 2]), seed=0)
-        tensor([[1., 0., 0.],
-                [1., 0., 0.]])
-    """
+    """Draw a color for each row: pure red or green, or for C4 a factor from U(0, 1) per channel."""
     require_choice("scheme", scheme, SCHEMES)
     agreement = SCHEMES[scheme]
     if agreement is None:
@@ -167,21 +133,7 @@ def draw_colors(
 
 
 def noisy_labels(digits: Tensor, rows: Tensor, noise: float, seed: int, file: str = "train") -> Tensor:
-    """Return classes of digits (0 to 4 are class 1, 5 to 9 class 0), some of them flipped.
-
-    Args:
-        digits: `[B]` int64, 0 to 9.
-        rows: `[B]` int64, file row of each digit.
-        noise: Share of flipped classes.
-        file: "train" or "test".
-
-    Returns:
-        `[B]` int64, 0 or 1.
-
-    Example:
-        >>> noisy_labels(torch.tensor([0, 4, 5, 9]), torch.arange(4), noise=0.0, seed=0)
-        tensor([1, 1, 0, 0])
-    """
+    """Return classes of digits (0 to 4 are class 1, 5 to 9 class 0), some of them flipped."""
     flipped = uniform(rows, seed, 0, f"colored/{file}/label_noise")[:, 0] < noise
     return ((digits <= LAST_OF_CLASS_1) ^ flipped).long()
 

@@ -107,19 +107,7 @@ class RotatedView(ImageView):
 
 
 def draw_angles(arcs: Arcs, rows: Tensor, seed: int, epoch: int, stream: str) -> Tensor:
-    """Draw an angle for each row: `low_k + u (high_k - low_k)` on a uniformly chosen arc k, u uniform in [0, 1).
-
-    Args:
-        arcs: `(low, high)` in degrees, with low = high for a single angle; such as `SCHEMES["R6"]`.
-        rows: `[B]` int64, file row of each image.
-
-    Returns:
-        `[B]` float64, degrees counter-clockwise.
-
-    Example:
-        >>> sorted(set(draw_angles(SCHEMES["R4"], torch.arange(20), 0, 0, "train").tolist()))
-        [90.0, 270.0]
-    """
+    """Draw an angle for each row: `low_k + u (high_k - low_k)` on a uniformly chosen arc k, u uniform in [0, 1)."""
     low, high = torch.tensor(arcs, dtype=torch.float64, device=rows.device).unbind(1)
     if len(arcs) == 1 and arcs[0][0] == arcs[0][1]:
         return low.expand(len(rows))
@@ -130,20 +118,7 @@ def draw_angles(arcs: Arcs, rows: Tensor, seed: int, epoch: int, stream: str) ->
 
 
 def noisy_labels(digits: Tensor, rows: Tensor, noise: float, seed: int) -> Tensor:
-    """Replace each label by a uniformly random digit with probability `noise`.
-
-    Args:
-        digits: `[B]` int64, 0 to 9.
-        rows: `[B]` int64, file row of each label.
-        noise: Probability of a replacement; one in ten replacements is the true digit.
-
-    Returns:
-        `[B]` int64.
-
-    Example:
-        >>> noisy_labels(torch.tensor([3, 1]), torch.arange(2), noise=0.0, seed=0)
-        tensor([3, 1])
-    """
+    """Replace each label by a uniformly random digit with probability `noise`."""
     replaced = uniform(rows, seed, 0, "rotated/label_noise")[:, 0] < noise
     return torch.where(replaced, integers(rows, seed, 0, "rotated/label", high=DIGITS)[:, 0], digits)
 

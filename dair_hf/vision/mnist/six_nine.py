@@ -20,15 +20,7 @@ HALF_TURN = 180.0  # degrees
 
 @dataclass
 class SixNineConfig(DigitPairsConfig):
-    """Data of the experiment on 6 and 9; numbers of rows count these two digits only.
-
-    Raises:
-        DataError: A number is out of range.
-
-    Example:
-        >>> SixNineConfig().validation_rows
-        2000
-    """
+    """Data of the experiment on 6 and 9; numbers of rows count these two digits only."""
 
     train_rows: int = field(
         default=9_867,

@@ -20,11 +20,7 @@ View = Mapping[str, Any]
 
 
 class ImageInputs(Protocol):
-    """Function that turns the image column into a model input: `Pixels`, `FeatureCache`, or your own.
-
-    Attributes:
-        model_input: Name of the model input: `pixel_values` or `image_features`.
-    """
+    """Function that turns the image column into a model input: `Pixels`, `FeatureCache`, or your own."""
 
     model_input: str
 
@@ -77,15 +73,7 @@ class VQACollator:
         self.pad_token_id = pad_token_id
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
-        """Collate views.
-
-        Args:
-            views: Encoded rows.
-
-        Returns:
-            `input_ids` and `attention_mask` `[N, T]` int64, the images under their model input, and `labels`
-            `[N, num_answers]` float32, the soft targets.
-        """
+        """Collate views."""
         batch = self._questions(column(views, INPUT_IDS))
         batch[self.images.model_input] = self.images(column(views, IMAGE))
         if (labels := soft_targets(views, self.num_answers)) is not None:
@@ -120,23 +108,7 @@ def column(views: Sequence[View], name: str) -> list[Any]:
 
 
 def soft_targets(views: Sequence[View], num_answers: int) -> Tensor | None:
-    """Return the scores of all answers in the vocabulary, as the sample loss `soft_score` expects them.
-
-    Args:
-        views: Rows with `answer_ids` and `answer_scores`, two lists of the same length.
-        num_answers: Size of the vocabulary.
-
-    Returns:
-        `[N, num_answers]` float32, zeros if all answers of a row are outside the vocabulary; None if no row has the
-        column `answer_ids` (test questions).
-
-    Raises:
-        DataError: A row lacks a column, its lists differ in length, or an id is outside the vocabulary.
-
-    Example:
-        >>> soft_targets([{"answer_ids": [0, 3], "answer_scores": [0.25, 0.5]}], 4)
-        tensor([[0.2500, 0.0000, 0.0000, 0.5000]])
-    """
+    """Return the scores of all answers in the vocabulary, as the sample loss `soft_score` expects them."""
     if not any(ANSWER_IDS in view for view in views):
         return None
     answers, scores = column(views, ANSWER_IDS), column(views, ANSWER_SCORES)

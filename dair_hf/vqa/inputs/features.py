@@ -161,17 +161,7 @@ class FeatureCache:
                 self._write_shard(keys, torch.cat(parts))
 
     def __call__(self, images: Sequence[str]) -> Tensor:
-        """Return the features of images.
-
-        Args:
-            images: N paths.
-
-        Returns:
-            `[N, C, h, w]` float32.
-
-        Raises:
-            DataError: The features of an image are not in the cache.
-        """
+        """Return the features of images."""
         if unknown := [image for image in images if image not in self._keys]:
             self._hash(unknown)
         rows = [self._shard(file)[row] for file, row in map(self._location, images)]
@@ -252,23 +242,7 @@ class FeatureCache:
 
 
 def model_fingerprint(model: PreTrainedModel, **settings: Any) -> str:
-    """Return a SHA-256 of everything that determines the output of a model: class, configuration and weights.
-
-    Args:
-        model: Model of transformers.
-        **settings: Additional JSON values to include.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Example:
-        >>> from transformers import ResNetConfig, ResNetModel
-        >>> model = ResNetModel(ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1]))
-        >>> model_fingerprint(model, size=64) == model_fingerprint(model, size=64)
-        True
-        >>> model_fingerprint(model, size=64) == model_fingerprint(model, size=32)
-        False
-    """
+    """Return a SHA-256 of everything that determines the output of a model: class, configuration and weights."""
     config = {name: value for name, value in model.config.to_diff_dict().items() if name not in _IRRELEVANT_FIELDS}
     about = {"class": type(model).__name__, "config": config, "settings": settings}
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())

@@ -25,13 +25,6 @@ def open_image(image: Any, load_image: LoadImage) -> Image.Image:
     """Load an entry of the image column with `load_image` as a Pillow image.
 
     Processors get Pillow images because the channels of an array with three rows could be its first or last axis.
-
-    Raises:
-        DataError: `load_image` does not return `[H, W, 3]` uint8.
-
-    Example:
-        >>> open_image("a.png", lambda path: np.zeros((4, 6, 3), dtype=np.uint8)).size
-        (6, 4)
     """
     pixels = load_image(image)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:

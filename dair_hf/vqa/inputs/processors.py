@@ -77,14 +77,7 @@ class ClassifierCollator:
         return cls(processor, model.config.num_labels, load_image, max_tokens)
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
-        """Collate views.
-
-        Args:
-            views: Rows with `image` and `question`, and for training also `answer_ids` and `answer_scores`.
-
-        Returns:
-            Output of the processor, and `labels` `[N, num_answers]` float32.
-        """
+        """Collate views."""
         limit = self.max_question_tokens
         batch = processor_inputs(
             self.processor,
@@ -175,15 +168,7 @@ class GeneratorCollator:
         return cls(processor, load_image, prompt, target, causal, start)
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
-        """Collate views.
-
-        Args:
-            views: Rows with `image` and `question`, and for training also `answers`, a list of texts.
-
-        Returns:
-            Output of the processor, padded on the right, and `labels` `[N, T]` int64. For a decoder-only model
-            `input_ids` include the targets and are as long as the labels.
-        """
+        """Collate views."""
         batch = self._prompts(views, "right")
         if not any(ANSWERS in view for view in views):
             return batch
@@ -239,24 +224,7 @@ class GeneratorCollator:
 
 
 def processor_inputs(processor: Any, images: Sequence[Any], texts: Sequence[str], **options: Any) -> dict[str, Tensor]:
-    """Encode one image per text with a processor.
-
-    Args:
-        processor: Processor of the model.
-        images: Pillow images; or lists of one image, if the processor would take a plain list for the images of a
-            single text.
-        texts: N texts.
-        **options: Additional arguments of the processor.
-
-    Returns:
-        Tensors, tokens padded to the longest text.
-
-    Raises:
-        DataError: The processor rejects the inputs.
-
-    Example:
-        >>> processor_inputs(processor, [open_image("a.jpg", load_image)], ["how many?"])  # doctest: +SKIP
-    """
+    """Encode one image per text with a processor."""
     try:
         return dict(processor(images=images, text=list(texts), padding=True, return_tensors="pt", **options))
     except ValueError as error:
@@ -274,26 +242,6 @@ def append_targets(
     Other columns with one value per token are extended by their value at the last token of the prompt, which is text
     after the image. PaliGemma is an exception: its `token_type_ids` are 0 on image and prompt and 1 on the target,
     whereas those of Gemma 3 are 1 on the image and 0 on text. Prompts without any 1 are taken for those of PaliGemma.
-
-    Args:
-        prompts: `input_ids` and `attention_mask` `[N, T]` int64, padded on the right, and other outputs of the
-            processor such as `pixel_values`.
-        targets: Token ids of N targets; an empty one leaves its row unchanged.
-        pad_token_id: Padding id.
-
-    Returns:
-        The columns of the prompts, with token columns extended to the longest row, and `labels`, which are -100 outside
-        of the targets.
-
-    Example:
-        >>> prompts = {"input_ids": torch.tensor([[5, 6], [7, 0]]), "attention_mask": torch.tensor([[1, 1], [1, 0]])}
-        >>> batch = append_targets(prompts, [[8], [9, 9, 3]], pad_token_id=0)
-        >>> batch["input_ids"]
-        tensor([[5, 6, 8, 0],
-                [7, 9, 9, 3]])
-        >>> batch["labels"]
-        tensor([[-100, -100,    8, -100],
-                [-100,    9,    9,    3]])
     """
     starts = prompts[ATTENTION_MASK].sum(1)
     ends = starts + torch.tensor([len(target) for target in targets])
@@ -314,13 +262,6 @@ def most_frequent(answers: Sequence[str]) -> str:
     """Return the answer of most annotators, compared after normalization, in its most frequent spelling.
 
     Of equally frequent answers the first wins.
-
-    Args:
-        answers: One or more.
-
-    Example:
-        >>> most_frequent(["a dog", "two", "dog", "2", "Dog", "dog", "2"])
-        'dog'
     """
     normalized = [normalize_answer(answer) for answer in answers]
     winner = Counter(normalized).most_common(1)[0][0]

@@ -18,15 +18,7 @@ LOADERS = {"image_processor": AutoImageProcessor, "tokenizer": AutoTokenizer}
 
 
 class UnusedVideoProcessor(PushToHubMixin):
-    """Settings of a video processor, which its processor reads and saves; it cannot process videos.
-
-    Args:
-        settings: Published settings.
-
-    Example:
-        >>> UnusedVideoProcessor({"fps": 1}).fps
-        1
-    """
+    """Settings of a video processor, which its processor reads and saves; it cannot process videos."""
 
     _auto_class = None
     model_input_names: tuple[str, ...] = ()
@@ -60,16 +52,6 @@ def images_only_processor(name: str, trust_remote_code: bool = False) -> Any:
     Since transformers 5 every image processor has a version that needs only Pillow, but video processors need
     torchvision. The result has the published class and handles images and text as with torchvision, except for the
     arithmetic of resizing.
-
-    Args:
-        name: Model for which `takes_videos` holds: folder or name on the Hub.
-        trust_remote_code: As in `from_pretrained`.
-
-    Returns:
-        The processor; its `video_processor` is an `UnusedVideoProcessor`.
-
-    Raises:
-        ImportError: A package other than torchvision is missing.
     """
     published = _processor_class(name, trust_remote_code)
     assert published is not None

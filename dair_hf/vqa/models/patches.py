@@ -27,27 +27,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def one_row_per_image(batch: dict[str, Tensor], image_token_id: int | None = None) -> dict[str, Tensor]:
-    """Return the batch with the patches or tiles of each image padded to a row.
-
-    Args:
-        batch: Output of a processor for one image per text. Pixels with one row per image are returned unchanged.
-        image_token_id: Token that represents the image in the text; None if the model has none, and so no tiles.
-
-    Returns:
-        The batch, with `pixel_values` padded by zeros for patches and by NaN for tiles.
-
-    Raises:
-        DataError: The tiles cannot be assigned to the images.
-
-    Example:
-        >>> grids = torch.tensor([[1, 1, 2], [1, 1, 1]])
-        >>> one_row_per_image({"pixel_values": torch.tensor([[1.0], [2.0], [3.0]]), "image_grid_thw": grids})[PIXELS]
-        tensor([[[1.],
-                 [2.]],
-        <BLANKLINE>
-                [[3.],
-                 [0.]]])
-    """
+    """Return the batch with the patches or tiles of each image padded to a row."""
     if GRID in batch:
         patches = batch[PIXELS].split(batch[GRID].prod(-1).tolist())
         return batch | {PIXELS: pad_sequence(list(patches), batch_first=True)}

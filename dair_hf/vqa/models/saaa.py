@@ -98,13 +98,7 @@ class SAAAConfig(PreTrainedConfig):
 
 @dataclass
 class SAAAOutput(ModelOutput):
-    """Output of `SAAA`.
-
-    Attributes:
-        loss: Mean soft-score loss in nats, if labels are given.
-        logits: `[N, A]` floating.
-        attentions: `[N, glimpses, h, w]` floating, if requested: weights of the positions; each map sums to 1.
-    """
+    """Output of `SAAA`."""
 
     loss: Tensor | None = None
     logits: Tensor | None = None

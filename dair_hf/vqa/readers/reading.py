@@ -50,13 +50,7 @@ Key = Callable[[Question | Annotation], tuple[Any, ...]]
 
 
 class Entry(NamedTuple):
-    """Question with its annotation and image.
-
-    Attributes:
-        question: The question.
-        annotation: Its answers; None if the answers are not public.
-        image: Path of its image; empty until `find_images` fills it in.
-    """
+    """Question with its annotation and image."""
 
     question: Question
     annotation: Annotation | None
@@ -172,43 +166,19 @@ def read_edits(
 
 
 def by_question(record: Question | Annotation) -> tuple[Any, ...]:
-    """Return the key that identifies a question of VQA v2.
-
-    Example:
-        >>> by_question(Question(262148000, "262148", "Where is he looking?"))
-        (262148000,)
-    """
+    """Return the key that identifies a question of VQA v2."""
     return (record.question_id,)
 
 
 def by_edit(record: Question | Annotation) -> tuple[Any, ...]:
-    """Return the key that identifies an edit: all edits of a question share its id.
-
-    Example:
-        >>> by_edit(Question(262148000, "000000262148_000000000005", "Where is he looking?"))
-        (262148000, '000000262148_000000000005')
-    """
+    """Return the key that identifies an edit: all edits of a question share its id."""
     return (record.question_id, record.image_id)
 
 
 def match_annotations(
     question_file: RecordFile, annotation_file: RecordFile | None, key: Key, report: VQAReport
 ) -> list[Entry]:
-    """Match questions with annotations.
-
-    Args:
-        question_file: Questions.
-        annotation_file: Annotations; None if the answers are not public.
-        key: `by_question` or `by_edit`.
-        report: Receives the skipped records: blank questions, questions or annotations without counterpart, repeated
-            keys, and annotations that do not have ten answers.
-
-    Returns:
-        The remaining questions in their order.
-
-    Raises:
-        DataError: The files are of different splits, or a record is malformed.
-    """
+    """Match questions with annotations."""
     annotations: dict[Any, Annotation] = {}
     if annotation_file is not None:
         if question_file.subset and annotation_file.subset and question_file.subset != annotation_file.subset:
@@ -255,13 +225,7 @@ def drop_image_mismatches(entries: Iterable[Entry], report: VQAReport) -> list[E
 
 
 def drop_foreign_edits(entries: Iterable[Entry], image_of: Mapping[int, str], report: VQAReport) -> list[Entry]:
-    """Return the edits that belong to the given questions and to their images.
-
-    Args:
-        entries: Edits; their image id is the original one, an underscore, and what was removed.
-        image_of: Question id -> id of its image, in the form of `images.image_name`.
-        report: Receives edits of other questions and of other images.
-    """
+    """Return the edits that belong to the given questions and to their images."""
     kept = []
     for entry in entries:
         question = entry.question
@@ -278,18 +242,7 @@ def drop_foreign_edits(entries: Iterable[Entry], image_of: Mapping[int, str], re
 def find_images(
     entries: Iterable[Entry], images: ImageFolder, key: Key, report: VQAReport, *, verify: bool
 ) -> list[Entry]:
-    """Add the paths of the images.
-
-    Args:
-        entries: Questions.
-        images: Image folders.
-        key: `by_question` or `by_edit`.
-        report: Receives questions whose image is missing or, with `verify`, cannot be decoded.
-        verify: Whether to decode the images.
-
-    Raises:
-        DataError: Two files have the same image id.
-    """
+    """Add the paths of the images."""
     kept = []
     for entry in entries:
         path = images.find(entry.question.image_id)

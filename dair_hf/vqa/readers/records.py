@@ -70,13 +70,7 @@ class Annotation(NamedTuple):
 
 
 class RecordFile(NamedTuple):
-    """Parsed question or annotation file.
-
-    Attributes:
-        label: Name of the file in messages.
-        subset: Subset that the file names, such as "train2014"; None if it names none.
-        records: Records, not yet validated.
-    """
+    """Parsed question or annotation file."""
 
     label: str
     subset: str | None
@@ -87,17 +81,6 @@ def vqa_files(split: str, host: str = HOST) -> list[RemoteFile]:
     """Return the downloadable archives of a split of VQA v2, which can be read without unpacking.
 
     No checksums are published, so each file is trusted on first use.
-
-    Args:
-        split: "train", "val" or "test".
-        host: Server with the same paths, such as a mirror.
-
-    Raises:
-        DataError: Unknown split.
-
-    Example:
-        >>> [file.name for file in vqa_files("val")]
-        ['v2_Questions_Val_mscoco.zip', 'v2_Annotations_Val_mscoco.zip']
     """
     if split not in FILES:
         raise DataError(f"split {split!r} cannot be downloaded; use one of {', '.join(FILES)}")
@@ -160,16 +143,7 @@ def read_records(source: str | os.PathLike[str], kind: str, split: str | None = 
 
 
 def questions_of(file: RecordFile) -> Iterator[Question]:
-    """Yield the questions of a file.
-
-    Raises:
-        DataError: A field of a record is missing or has the wrong type. The message names file, record and field.
-
-    Example:
-        >>> record = {"question_id": 9000, "image_id": 9, "question": "How many cups are there?"}
-        >>> next(questions_of(RecordFile("q.json", None, [record])))
-        Question(question_id=9000, image_id='9', question='How many cups are there?')
-    """
+    """Yield the questions of a file."""
     for index, record in enumerate(file.records):
         _validate(record, _QUESTION_FIELDS, file, QUESTIONS, index)
         yield Question(record["question_id"], image_name(record["image_id"]), record["question"])
@@ -179,9 +153,6 @@ def annotations_of(file: RecordFile) -> Iterator[Annotation]:
     """Yield the annotations of a file.
 
     `multiple_choice_answer` is ignored, because CV-VQA stores there the answer before the edit.
-
-    Raises:
-        DataError: A field of a record is missing or has the wrong type. The message names file, record and field.
     """
     for index, record in enumerate(file.records):
         _validate(record, _ANNOTATION_FIELDS, file, ANNOTATIONS, index)

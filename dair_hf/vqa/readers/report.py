@@ -30,12 +30,7 @@ PROBLEMS = {
 
 
 class Skipped(NamedTuple):
-    """Record that was skipped.
-
-    Attributes:
-        id: Question id; for an edit also the id of its image: `262148000/000000262148_000000000005`.
-        detail: Details, such as the name of the missing image.
-    """
+    """Record that was skipped."""
 
     id: str
     detail: str

@@ -22,12 +22,7 @@ FIRST_NUMBER = 1_000_000_000  # of the training scenes, larger than those of any
 
 
 class CellClassifierConfig(PreTrainedConfig):
-    """Configuration of `CellClassifier`.
-
-    Args:
-        backbone_config: Configuration of a vision model of transformers, or its `to_dict()`.
-        num_labels: Number of cell classes: each kind in each color, and the empty cell.
-    """
+    """Configuration of `CellClassifier`."""
 
     model_type = MODEL_TYPE
     backbone_config: dict[str, Any] | PreTrainedConfig | None = None
@@ -39,18 +34,7 @@ class CellClassifierConfig(PreTrainedConfig):
 
 
 class CellClassifier(PreTrainedModel):
-    """Backbone with a linear layer that classifies each position of its grid.
-
-    Args:
-        config: Backbone and number of classes.
-
-    Example:
-        >>> from transformers import ResNetConfig
-        >>> backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8, 8, 16], depths=[1, 1, 1], layer_type="basic")
-        >>> model = CellClassifier(CellClassifierConfig(backbone_config=backbone, num_labels=31)).eval()
-        >>> model(torch.zeros(2, 3, 64, 64)).logits.shape
-        torch.Size([2, 16, 31])
-    """
+    """Backbone with a linear layer that classifies each position of its grid."""
 
     config_class = CellClassifierConfig
     main_input_name = "pixel_values"
@@ -64,16 +48,7 @@ class CellClassifier(PreTrainedModel):
         self.post_init()
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> TokenClassifierOutput:
-        """Classify the cells.
-
-        Args:
-            pixel_values: `[N, 3, H, W]` floating, normalized.
-            labels: `[N, cells]` int64 classes.
-
-        Returns:
-            `logits` `[N, cells, classes]`, cells row by row, and with labels their mean cross-entropy in nats as
-            `loss`.
-        """
+        """Classify the cells."""
         features = grid_features(self.backbone, pixel_values)
         logits = self.classifier(features.flatten(2).transpose(1, 2))
         loss = None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
@@ -81,18 +56,7 @@ class CellClassifier(PreTrainedModel):
 
 
 def scene_network(config: SceneConfig) -> ResNetConfig:
-    """Return the configuration of a small ResNet whose last features have one position per cell.
-
-    Args:
-        config: Size of the scenes.
-
-    Raises:
-        DataError: The cell size is not a power of two of at least 4 pixels.
-
-    Example:
-        >>> scene_network(SceneConfig(scene_size=64, scene_grid=4)).hidden_sizes
-        [16, 32, 64]
-    """
+    """Return the configuration of a small ResNet whose last features have one position per cell."""
     cell_size = config.layout.cell_size
     stages = cell_size.bit_length() - 2
     if cell_size != 4 * 2 ** (stages - 1):  # the stem reduces by 4, each stage but the first by 2
@@ -105,21 +69,7 @@ def scene_network(config: SceneConfig) -> ResNetConfig:
 
 
 def labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
-    """Draw scenes of independent objects, with the class of each cell.
-
-    Args:
-        config: Size of the scenes, and their objects (those of the training split).
-        count: Number of scenes, >= 1.
-
-    Returns:
-        `[count, 3, size, size]` uint8 images and `[count, cells]` int64 classes: `kind * colors + color`, and the last
-        class for an empty cell.
-
-    Example:
-        >>> images, labels = labeled_scenes(SceneConfig(), 2)
-        >>> images.shape, labels.shape, int(labels.max()) <= 30
-        (torch.Size([2, 3, 64, 64]), torch.Size([2, 16]), True)
-    """
+    """Draw scenes of independent objects, with the class of each cell."""
     sprites, layout = config.sprites_of("train"), config.layout
     colors, cells = max(len(sprites.colors), 1), layout.grid**2
     labels = np.full((count, cells), len(sprites.kinds) * colors)
@@ -139,12 +89,7 @@ def labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
 
 
 def cell_classification(config: SceneConfig, count: int) -> tuple[CellClassifier, TensorPairs]:
-    """Return a new cell classifier and its training rows.
-
-    Args:
-        config: Size of the scenes, and their objects.
-        count: Number of scenes, >= 1.
-    """
+    """Return a new cell classifier and its training rows."""
     images, labels = labeled_scenes(config, count)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
 

@@ -131,14 +131,7 @@ class SceneConfig:
 
 
 class SceneFiles(NamedTuple):
-    """Files of a split.
-
-    Attributes:
-        questions: Question file.
-        annotations: Annotation file.
-        images: Folder of the images.
-        edits: Folder with `questions.json`, `annotations.json` and `images` of the edits.
-    """
+    """Files of a split."""
 
     questions: Path
     annotations: Path

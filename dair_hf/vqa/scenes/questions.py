@@ -19,14 +19,7 @@ MAX_BYSTANDERS = 2  # kinds in a scene beside the queried kind and its companion
 
 @dataclass(frozen=True)
 class Correlations:
-    """Strength of the spurious correlations between a scene and the answer.
-
-    Attributes:
-        co_occurrence: Probability, in [0, 1], that the companion of the queried kind gives the same answer: the same
-            count, presence or color. Otherwise it is drawn independently.
-        language_prior: Probability, in [0, 1], that a kind has its usual answer: a fixed count, presence or color.
-            Otherwise the answer is drawn uniformly.
-    """
+    """Strength of the spurious correlations between a scene and the answer."""
 
     co_occurrence: float
     language_prior: float
@@ -38,12 +31,7 @@ class Correlations:
 
 
 class SceneQuestion(NamedTuple):
-    """Question about a scene.
-
-    Attributes:
-        question_type: `COUNT`, `EXISTS` or `COLOR`.
-        kind: Index of the queried kind.
-    """
+    """Question about a scene."""
 
     question_type: str
     kind: int
@@ -64,11 +52,7 @@ class SceneQuestion(NamedTuple):
         return f"What color is the {singular}?"
 
     def answer(self, scene: Scene, sprites: Sprites) -> str:
-        """Return the answer for a scene.
-
-        Raises:
-            DataError: The question is about a color, but the scene does not have exactly one object of the kind.
-        """
+        """Return the answer for a scene."""
         count = scene.count(self.kind)
         if self.question_type == COUNT:
             return str(count)
@@ -80,24 +64,14 @@ class SceneQuestion(NamedTuple):
 
 
 class SceneEdit(NamedTuple):
-    """Scene after a removal.
-
-    Attributes:
-        removed: Identifier of the removal, > 0: kind + 1 (IV), or position in the scene + 1 (CV).
-        scene: Remaining scene.
-    """
+    """Scene after a removal."""
 
     removed: int
     scene: Scene
 
 
 def companion(kind: int) -> int:
-    """Return the kind that is correlated with a kind; kinds form pairs.
-
-    Example:
-        >>> [companion(kind) for kind in range(4)]
-        [1, 0, 3, 2]
-    """
+    """Return the kind that is correlated with a kind; kinds form pairs."""
     return kind ^ 1
 
 
@@ -114,14 +88,6 @@ def draw_scene(
     The queried kind and the type of the question are drawn uniformly (colors only if objects have them). The usual
     count of a kind is 1 + kind mod `max_count`, its usual color kind mod number of colors, and kinds of even index are
     usually present.
-
-    Args:
-        number: Number of the scene.
-        rng: Random numbers.
-        sprites: Kinds of objects.
-        layout: Grid of the scene.
-        correlations: Spurious correlations.
-        max_count: Largest count, >= 1.
     """
     kinds = len(sprites.kinds)
     types = (COUNT, COUNT, EXISTS, COLOR) if sprites.colors else (COUNT, COUNT, EXISTS)
@@ -156,19 +122,6 @@ def edits_of(scene: Scene, question: SceneQuestion, edit: str) -> list[SceneEdit
 
     Covariant (CV): one object of the queried kind is removed and the answer changes, which holds for counts and for the
     presence of a single object. Invariant (IV): all objects of another kind are removed and the answer stays.
-
-    Args:
-        scene: Scene.
-        question: Question about the scene.
-        edit: "cv" or "iv".
-
-    Returns:
-        All edits; empty if nothing can be removed.
-
-    Example:
-        >>> scene = Scene(0, (SceneObject(0, 0, 0, 0, (0, 0)), SceneObject(1, 0, 0, 1, (0, 0))))
-        >>> [edited.scene.count(0) for edited in edits_of(scene, SceneQuestion(COUNT, 0), "cv")]
-        [0]
     """
     if edit == "iv":
         others = dict.fromkeys(item.kind for item in scene.objects if item.kind != question.kind)

@@ -60,33 +60,13 @@ class Sprites:
 
 
 def shape_sprites(size: int) -> Sprites:
-    """Return the six `SHAPES`, which need no data.
-
-    Args:
-        size: Height and width in pixels, >= 8.
-
-    Raises:
-        DataError: The size is too small.
-
-    Example:
-        >>> shape_sprites(12).images[0].shape
-        (1, 12, 12, 4)
-    """
+    """Return the six `SHAPES`, which need no data."""
     _require_size(size)
     return _colorable(SHAPES, [_with_opacity(draw_shape(name, size)[None]) for name in SHAPES])
 
 
 def digit_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size: int) -> Sprites:
-    """Return handwritten digits whose ink is opaque.
-
-    Args:
-        images: `[N, H, W]` uint8, white ink on black (MNIST).
-        labels: `[N]` digits.
-        size: Height and width in pixels, >= 8.
-
-    Raises:
-        DataError: The size is too small, or a digit has no image.
-    """
+    """Return handwritten digits whose ink is opaque."""
     _require_size(size)
     _require_classes(DIGITS, labels, "digits")
     ink = _resize(images, size)
@@ -94,16 +74,7 @@ def digit_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size: 
 
 
 def object_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size: int) -> Sprites:
-    """Return photos of objects in their own colors, as opaque squares.
-
-    Args:
-        images: `[N, H, W, 3]` uint8 (CIFAR-10).
-        labels: `[N]` classes, in the order of `OBJECTS`.
-        size: Height and width in pixels, >= 8.
-
-    Raises:
-        DataError: The size is too small, or a class has no image.
-    """
+    """Return photos of objects in their own colors, as opaque squares."""
     _require_size(size)
     _require_classes(OBJECTS, labels, "objects")
     resized = _resize(images, size)
@@ -113,23 +84,7 @@ def object_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size:
 
 
 def load_sprites(kind: str, folder: str | os.PathLike[str] | None, split: str, size: int) -> Sprites:
-    """Return the objects of a split; digits and objects have different images in training and test.
-
-    Args:
-        kind: "shapes", "digits" or "objects".
-        folder: Folder with `train*.parquet` and `test*.parquet` of MNIST (digits) or CIFAR-10 (objects), which have a
-            column `image` or `img` of encoded images, and `label`. The first 2,000 rows of the split are used.
-        split: "train" or "test".
-        size: Height and width in pixels, >= 8.
-
-    Raises:
-        DataError: The kind is unknown, the folder or its file is missing, the file has another layout, or an image
-            cannot be read or is not grayscale (digits) or RGB (objects).
-
-    Example:
-        >>> load_sprites("shapes", None, "train", 14).kinds[0]
-        'circle'
-    """
+    """Return the objects of a split; digits and objects have different images in training and test."""
     if kind == "shapes":
         return shape_sprites(size)
     if kind not in ("digits", "objects"):
