@@ -43,7 +43,12 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.regression.correctness import rmse
-from dair_hf.regression.data import RegressionConfig, evaluation_pairs, load_regression, train_pairs
+from dair_hf.regression.data import (
+    RegressionConfig,
+    load_regression,
+    regression_evaluation_pairs,
+    regression_train_pairs,
+)
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
 from dair_hf.regression.losses import RobustLossConfig
 from dair_hf.regression.tables import RegressionData
@@ -62,7 +67,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return the RMSE with the feature reversed and as in training, and CM of predictions within the tolerance."""
     errors: dict[str, float] = {}
-    pairs = evaluation_pairs(table, data, trainer.args.seed, split)
+    pairs = regression_evaluation_pairs(table, data, trainer.args.seed, split)
 
     def correct(predictions: list[Any], references: list[float]) -> Any:
         errors["rmse"] = rmse(predictions[: len(pairs)], references[: len(pairs)])
@@ -79,7 +84,7 @@ def train_and_evaluate(
 ) -> Result:
     """Train one run on full batches from new weights, and evaluate it."""
     set_seed(run.seed)
-    pairs = train_pairs(table, data, run.seed)
+    pairs = regression_train_pairs(table, data, run.seed)
     args = with_settings(run.args, per_device_train_batch_size=len(pairs))
     objective = None
     if loss.aggregate is not None:
@@ -105,7 +110,7 @@ def main() -> None:
     title, settings = f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise", {"data": data, "loss": loss}
     files = {"table": tensor_fingerprint(*table)}
     if search.lambdas:
-        evaluation_pairs(table, data, args.seed, "validation")  # refuses to search without rows, before training
+        regression_evaluation_pairs(table, data, args.seed, "validation")  # refuses to search without rows
     execute = partial(train_and_evaluate, table=table, data=data, loss=loss)
     notes = [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}."]
     shared = title, COLUMNS, settings, files, notes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,15 +17,12 @@ from torch import Tensor
 from dair_hf.data.counter_rng import subset, uniform
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.regression.tables import RegressionData, read_qsar, read_table
-
-SPLITS = ("test", "validation")
-AUGMENTED_FEATURES = ("bernoulli", "one")
-THRESHOLDS = ("test", "train")
+from dair_hf.regression.tables import RegressionData, read_qsar, read_regression_tables
+from dair_hf.settings import NonNegative, Range, Settings, Share
 
 
 @dataclass
-class RegressionConfig:
+class RegressionConfig(Settings):
     """Data of a robust regression."""
 
     PATH_FIELDS: ClassVar = ("data_file", "test_file")  # not compared between runs: the data have a fingerprint
@@ -44,59 +41,43 @@ class RegressionConfig:
             "this is `clean ERM` of the paper."
         },
     )
-    noise_share: float = field(
-        default=0.0,
-        metadata={"help": "Share of the training targets replaced by noise, in [0, 1]. Paper: 0, 0.2, 0.4."},
+    noise_share: Share = field(
+        default=0.0, metadata={"help": "Share of the training targets replaced by noise. Paper: 0, 0.2, 0.4."}
     )
-    noise_mean: float = field(default=5.0, metadata={"help": "Mean of the noise, in units of the target."})
-    noise_std: float = field(
-        default=5.0, metadata={"help": "Standard deviation of the noise, in units of the target, >= 0."}
+    noise_mean: Annotated[float, Range()] = field(
+        default=5.0, metadata={"help": "Mean of the noise, in units of the target."}
     )
-    augmented_feature: str = field(
+    noise_std: NonNegative = field(
+        default=5.0, metadata={"help": "Standard deviation of the noise, in units of the target."}
+    )
+    augmented_feature: Literal["bernoulli", "one"] = field(
         default="bernoulli",
         metadata={
             "help": "Feature of the partners. bernoulli (paper): 0 or 1 with equal probability, redrawn each epoch; "
-            "one (as released): always 1.",
-            "choices": AUGMENTED_FEATURES,
+            "one (as released): always 1."
         },
     )
-    partner_fraction: float = field(
-        default=1.0, metadata={"help": "Share of the training rows that have a partner, in [0, 1]."}
+    partner_fraction: Share = field(
+        default=1.0, metadata={"help": "Share of the training rows that have a partner, 0 to 1."}
     )
-    test_threshold: str = field(
+    test_threshold: Literal["test", "train"] = field(
         default="test",
         metadata={
             "help": "Median at which the test feature is reversed. test (as released): median of the test targets; "
             "train (paper): median of the noisy training targets. At 40 % noise the paper's ERM has RMSE 5.30, ours (3 "
-            "seeds) 5.29 with test and 5.50 with train; without noise they differ by 0.01.",
-            "choices": THRESHOLDS,
+            "seeds) 5.29 with test and 5.50 with train; without noise they differ by 0.01."
         },
     )
-    validation_share: float = field(
+    validation_share: Annotated[float, Range(low=0, below=1)] = field(
         default=0.0,
         metadata={
-            "help": "Share of the training rows held out to choose lambda with, in [0, 1); their targets stay clean. 0 "
-            "(as released) trains on all rows and leaves no validation split."
+            "help": "Share of the training rows held out to choose lambda with; their targets stay clean. 0 (as "
+            "released) trains on all rows and leaves no validation split."
         },
     )
-    tolerance: float = field(
+    tolerance: NonNegative = field(
         default=1.0, metadata={"help": "Largest error of a prediction that counts as correct, in units of the target."}
     )
-
-    def __post_init__(self) -> None:
-        for name, choices in (("augmented_feature", AUGMENTED_FEATURES), ("test_threshold", THRESHOLDS)):
-            if getattr(self, name) not in choices:
-                raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
-        for name in ("noise_share", "partner_fraction"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise DataError(f"{name}={getattr(self, name)} must be in [0, 1]: 0.2 is every fifth row")
-        if not 0.0 <= self.validation_share < 1.0:
-            raise DataError(f"validation_share={self.validation_share} must be in [0, 1), to leave rows to train on")
-        if not np.isfinite(self.noise_mean):
-            raise DataError(f"noise_mean={self.noise_mean} must be a finite number")
-        for name in ("noise_std", "tolerance"):
-            if not 0.0 <= getattr(self, name) < np.inf:
-                raise DataError(f"{name}={getattr(self, name)} must be a finite number, 0 or more")
 
 
 class TrainingSplit(NamedTuple):
@@ -125,15 +106,11 @@ class RandomFeatureView:
 
 def load_regression(config: RegressionConfig) -> RegressionData:
     """Read the configured files."""
-    if config.data_file is None:
-        raise DataError("data_file is not set; give qsar.mat, or the training rows of a table as .csv or .parquet")
-    if Path(config.data_file).suffix == ".mat":
-        if config.test_file is not None:
-            raise DataError(f"test_file={config.test_file!r}: a .mat file contains its own test rows; leave it out")
-        return read_qsar(config.data_file)
-    if config.test_file is None:
-        raise DataError(f"test_file is not set; {config.data_file} holds training rows only, give the test rows too")
-    return read_table(config.data_file, config.test_file, config.target)
+    train, test = config.data_file, config.test_file
+    is_mat = train is not None and Path(train).suffix == ".mat"
+    if train is None or is_mat == (test is not None):
+        raise DataError(f"data_file={train}, test_file={test}: expected qsar.mat alone, or two tables")
+    return read_qsar(train) if test is None else read_regression_tables(train, test, config.target)
 
 
 def split_training(data: RegressionData, config: RegressionConfig, seed: int) -> TrainingSplit:
@@ -146,8 +123,6 @@ def split_training(data: RegressionData, config: RegressionConfig, seed: int) ->
     total = len(data.train_targets)
     order = np.random.RandomState(seed).permutation(total)
     n_train = total - round(config.validation_share * total)
-    if n_train == 0:
-        raise DataError(f"validation_share={config.validation_share} holds out all {total} training rows; use less")
     # The released code reseeds, then shuffles the test rows, then draws the noise.
     generator = np.random.RandomState(seed)
     generator.permutation(len(data.test_targets))
@@ -158,7 +133,7 @@ def split_training(data: RegressionData, config: RegressionConfig, seed: int) ->
     return TrainingSplit(rows, targets, torch.arange(n_train) < n_noise, torch.from_numpy(order[n_train:]))
 
 
-def train_pairs(data: RegressionData, config: RegressionConfig, seed: int) -> TensorPairs:
+def regression_train_pairs(data: RegressionData, config: RegressionConfig, seed: int) -> TensorPairs:
     """Return the training pairs; the last feature of originals is `[y > median of the noisy training targets]`.
 
     Args:
@@ -169,12 +144,9 @@ def train_pairs(data: RegressionData, config: RegressionConfig, seed: int) -> Te
         `features` `[D + 1]` and `labels`, which both views share; without `spurious_feature`, `features` `[D]` and no
         partners. Row ids are `train/<row number in the file>`.
 
-    Raises:
-        DataError: No row is left to train on.
-
     Example:
         >>> rows = RegressionData(torch.zeros(3, 1), torch.tensor([1.0, 2.0, 3.0]), torch.zeros(1, 1), torch.zeros(1))
-        >>> pairs = train_pairs(rows, RegressionConfig(augmented_feature="one"), seed=0)
+        >>> pairs = regression_train_pairs(rows, RegressionConfig(augmented_feature="one"), seed=0)
         >>> pairs[0]["labels"], pairs[0]["features"], pairs[0]["augmented_features"]
         (tensor(3.), tensor([0., 1.]), tensor([0., 1.]))
     """
@@ -196,33 +168,30 @@ def train_pairs(data: RegressionData, config: RegressionConfig, seed: int) -> Te
     )
 
 
-def evaluation_pairs(data: RegressionData, config: RegressionConfig, seed: int, split: str = "test") -> TensorPairs:
+def regression_evaluation_pairs(
+    data: RegressionData, config: RegressionConfig, seed: int, split: str = "test"
+) -> TensorPairs:
     """Return evaluation pairs: originals with the feature reversed, partners with the feature as in training.
 
-    The paper's RMSE is that of the originals. `test_threshold` selects the median at which the feature is reversed; for
-    `test_threshold="test"`, validation rows use their own median.
+    The paper's RMSE is computed on the originals. `test_threshold` selects the median at which the feature is reversed;
+    for `test_threshold="test"`, validation rows use their own median.
 
     Args:
         data: All rows.
         split: "test", or "validation" for the held-out training rows.
 
     Returns:
-        As `train_pairs`, with targets free of noise; row ids are `test/<row>` or `train/<row>`.
+        As `regression_train_pairs`, with targets free of noise; row ids are `test/<row>` or `train/<row>`.
 
     Raises:
-        DataError: An unknown split, or no validation rows were held out.
+        DataError: No validation rows were held out.
     """
-    if split not in SPLITS:
-        raise DataError(f"split={split!r} is unknown; use one of {', '.join(SPLITS)}")
     training = split_training(data, config, seed)
-    if split == "test":
-        file, rows = "test", torch.arange(len(data.test_targets))
-        features, labels = data.test_features, data.test_targets
-    else:
-        if not len(training.validation_rows):
-            raise DataError(f"validation_share={config.validation_share} holds out no row; use 0.2 or so")
-        file, rows = "train", training.validation_rows
-        features, labels = data.train_features[rows], data.train_targets[rows]
+    rows = {"test": torch.arange(len(data.test_targets)), "validation": training.validation_rows}[split]
+    if not len(rows):  # before a search trains for validation rows
+        raise DataError(f"{split}: expected rows, got none with validation_share={config.validation_share}")
+    file = "test" if split == "test" else "train"
+    features, labels = data[2:] if split == "test" else (data.train_features[rows], data.train_targets[rows])
     row_ids = [f"{file}/{row}" for row in rows.tolist()]
     if not config.spurious_feature:
         return TensorPairs({"features": features, "labels": labels}, row_ids=row_ids)

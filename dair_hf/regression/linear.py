@@ -10,16 +10,7 @@ MODEL_TYPE = "dair_linear_regression"
 
 
 class LinearRegressionConfig(PreTrainedConfig):
-    """Configuration of a `LinearRegression`.
-
-    Args:
-        num_features: Number of features, >= 1.
-        initializer_range: Standard deviation of the initial weights and bias.
-
-    Example:
-        >>> LinearRegressionConfig(num_features=411).initializer_range
-        0.01
-    """
+    """Configuration of a `LinearRegression`: number of features, standard deviation of initial weights and bias."""
 
     model_type = MODEL_TYPE
     num_features: int = 1
@@ -49,15 +40,7 @@ class LinearRegression(PreTrainedModel):
             nn.init.normal_(module.bias, std=self.config.initializer_range)
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> SequenceClassifierOutput:
-        """Predict targets.
-
-        Args:
-            features: `[N, num_features]`, floating.
-            labels: `[N]`, real.
-
-        Returns:
-            `logits` `[N, 1]`, the predictions; with labels also `loss`, their mean squared error.
-        """
+        """Return predictions `[N, 1]` as `logits`, and with `labels` `[N]` their mean squared error as `loss`."""
         predictions = self.linear(features)
         loss = None if labels is None else (predictions[:, 0] - labels).square().mean()
         return SequenceClassifierOutput(loss=loss, logits=predictions)

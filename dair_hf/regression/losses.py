@@ -12,49 +12,38 @@ weight rows differently on purpose: `T` with a negative tilt nearly ignores outl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from dair_hf.errors import DataError
+from dair_hf.settings import Positive, Range, Settings
 
 SAMPLE_LOSSES = {"l2": "squared", "huber": "huber", "term": "squared"}
-CONSISTENCIES = ("sample", "batch")
 
 
 @dataclass
-class RobustLossConfig:
+class RobustLossConfig(Settings):
     """Loss of a robust regression."""
 
-    loss: str = field(
+    loss: Literal["l2", "huber", "term"] = field(
         default="l2",
-        metadata={
-            "help": "l2: squared error; huber: Huber loss with delta 1; term: tilted loss of squared errors.",
-            "choices": tuple(SAMPLE_LOSSES),
-        },
+        metadata={"help": "l2: squared error; huber: Huber loss with delta 1; term: tilted loss of squared errors."},
     )
-    tilt: float = field(
+    tilt: Annotated[float, Range(below=0)] | Positive = field(
         default=-2.0,
         metadata={"help": "Tilt t of term, not 0, in 1 / units of the loss; a negative tilt plays down outliers."},
     )
-    consistency: str = field(
+    consistency: Literal["sample", "batch"] = field(
         default="sample",
         metadata={
             "help": "R of DAIR. sample (paper): mean of R over pairs; batch (as released for huber and term): R of the "
-            "aggregated losses of both views.",
-            "choices": CONSISTENCIES,
+            "aggregated losses of both views."
         },
     )
-
-    def __post_init__(self) -> None:
-        for name, choices in (("loss", SAMPLE_LOSSES), ("consistency", CONSISTENCIES)):
-            if getattr(self, name) not in choices:
-                raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
-        _require_tilt(self.tilt)
 
     @property
     def sample_loss(self) -> str:
@@ -78,14 +67,6 @@ def tilted_loss(losses: Tensor, tilt: float) -> Tensor:
 
     Source: Li, Beirami, Sanjabi, Smith, "Tilted Empirical Risk Minimization", ICLR 2021, equation (2).
     """
-    _require_tilt(tilt)
-    if losses.ndim != 1 or len(losses) == 0:
-        raise DataError(f"tilted loss: losses have shape {list(losses.shape)}; give a vector [B] of at least one loss")
     exponents = tilt * losses
     largest = exponents.detach().amax()
     return (largest + torch.exp(exponents - largest).mean().log()) / tilt
-
-
-def _require_tilt(tilt: float) -> None:
-    if tilt == 0 or not math.isfinite(tilt):
-        raise DataError(f"tilt={tilt} must be a finite number other than 0; at 0 the tilted loss is the mean")

@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from dair_hf.losses.per_sample import huber, squared_error
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
 
 
@@ -46,18 +45,6 @@ def test_predictions_and_gradients_match_numpy() -> None:
     np.testing.assert_allclose(found.linear.weight.grad[0].numpy(), 2 * residuals @ features / 7, atol=1e-5)
     np.testing.assert_allclose(found.linear.bias.grad.numpy(), [2 * residuals.mean()], atol=1e-5)
     assert found(torch.from_numpy(features)).loss is None
-
-
-def test_per_row_losses() -> None:
-    found = model(2)
-    with torch.no_grad():
-        found.linear.weight.copy_(torch.tensor([[1.0, -1.0]]))
-        found.linear.bias.fill_(0.5)
-    outputs = found(torch.tensor([[2.0, 0.0], [0.0, 0.5]]))
-    # Predictions 2.5 and 0, targets 0 and 0.5.
-    targets = torch.tensor([0.0, 0.5])
-    assert squared_error(outputs, targets).tolist() == [6.25, 0.25]
-    assert huber(outputs, targets).tolist() == [2.0, 0.125]
 
 
 def test_save_and_load(tmp_path: Path) -> None:

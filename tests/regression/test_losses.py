@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from dair_hf.errors import DataError
 from dair_hf.losses.objective import squared_root_consistency
 from dair_hf.regression.losses import tilted_loss
 
@@ -71,28 +70,9 @@ def test_the_result_is_at_least_the_smallest_loss(value: float) -> None:
     assert batch.isfinite()
 
 
-def test_a_negative_tilt_plays_down_outliers() -> None:
-    clean = torch.full((99,), 1.0)
-    with_outlier = torch.cat([clean, torch.tensor([1e3])])
-    assert tilted_loss(with_outlier, -2.0).item() == pytest.approx(1, abs=0.01)
-    assert with_outlier.mean().item() > 10
-
-
 def test_both_regularizers_by_hand() -> None:
     """R of the aggregates is 0 for different pairs whose aggregates agree; R per sample is not."""
     original, augmented = torch.tensor([4.0, 1.0]), torch.tensor([1.0, 4.0])
     whole, other = tilted_loss(original, -2.0), tilted_loss(augmented, -2.0)
     assert squared_root_consistency(whole, other).item() == 0.0
     assert squared_root_consistency(original, augmented, epsilon=0.0).mean().item() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("tilt", [0.0, math.inf, math.nan])
-def test_invalid_tilts_are_refused(tilt: float) -> None:
-    with pytest.raises(DataError, match=f"tilt={tilt} must be a finite number other than 0"):
-        tilted_loss(torch.ones(2), tilt)
-
-
-@pytest.mark.parametrize("shape", [(0,), (2, 2), ()])
-def test_invalid_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match=r"give a vector \[B\] of at least one loss"):
-        tilted_loss(torch.ones(shape), -2.0)
