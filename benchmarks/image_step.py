@@ -31,7 +31,7 @@ from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import TensorPairs, tensor_fingerprint
 from dair_hf.io.commands import exit_status
 from dair_hf.vision.mnist.digits import Digits, load_mnist
-from dair_hf.vision.mnist.rotated import RotatedConfig, RotatedView, draw_angles, train_pairs
+from dair_hf.vision.mnist.rotated import RotatedConfig, RotatedView, draw_angles, rotated_train_pairs
 
 BATCH = 64
 LAMBDA = 10.0
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--steps", type=at_least(1), default=1000)
     options = parser.parse_args()
     digits = load_mnist(options.mnist, "train")
-    pairs = train_pairs({"train": digits}, RotatedConfig(), seed=0)
+    pairs = rotated_train_pairs({"train": digits}, RotatedConfig(), seed=0)
     assert isinstance(pairs.views[0], RotatedView) and isinstance(pairs.views[1], RotatedView)
     one_by_one = RotatedImages(digits, pairs.views)
     seconds = interleaved(

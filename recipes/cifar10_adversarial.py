@@ -43,9 +43,9 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.sweeps import plot_sweep
 from dair_hf.io.commands import run_recipe
-from dair_hf.vision.cifar10.pairs import evaluation_pairs, train_pairs
+from dair_hf.vision.cifar10.pairs import cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
-from dair_hf.vision.networks import NetworkConfig, make_network
+from dair_hf.vision.networks import ImageNetworkConfig, make_network
 from dair_hf.vision.robustness import AdversarialDataConfig, AttackConfig, evaluate_attacks, load_adversarial_data
 
 CLASSES = 10
@@ -67,7 +67,7 @@ def train_and_evaluate(
     run: Run,
     files: Mapping[str, LabeledImages],
     data: AdversarialDataConfig,
-    network: NetworkConfig,
+    network: ImageNetworkConfig,
     attacks: AttackConfig,
 ) -> Result:
     """Train and evaluate one run from new weights."""
@@ -75,7 +75,7 @@ def train_and_evaluate(
     trainer = DAIRTrainer(
         make_network(network, files["train"].images.shape[1], CLASSES),
         run.args,
-        train_dataset=train_pairs(files, data, run.seed),
+        train_dataset=cifar10_train_pairs(files, data, run.seed),
         sample_loss="classification",
         augmenter=attacks.augmenter(run.args.method),
     )
@@ -84,7 +84,7 @@ def train_and_evaluate(
         return evaluate_attacks(
             trained.evaluate_pairs,
             trained.model,
-            lambda partners: evaluation_pairs(files, data, data.evaluate_on, partners),
+            lambda partners: cifar10_evaluation_pairs(files, data, data.evaluate_on, partners),
             attacks,
             seed=run.seed,
             batch_size=run.args.per_device_eval_batch_size,
@@ -96,7 +96,7 @@ def train_and_evaluate(
 
 def main() -> None:
     """Train all unfinished runs, write the table and plot the trade-off."""
-    types = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
+    types = [AdversarialDataConfig, ImageNetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
     data, network, attacks, comparison, args = parse_arguments(types)
     folder, runs = claim_output_folder(args), list(runs_of(comparison, args))
     files = load_adversarial_data(data)

@@ -41,7 +41,7 @@ from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
-from dair_hf.vision.mnist.colored import ColoredConfig, evaluation_pairs, train_pairs
+from dair_hf.vision.mnist.colored import ColoredConfig, colored_evaluation_pairs, colored_train_pairs
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 
 COLUMNS = [
@@ -56,7 +56,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: ColoredCon
     """Return the accuracy under the training and the test scheme, and both CMs."""
     results = {}
     for name, scheme in (("c3", "C3"), ("augmentation", data.augmentation)):
-        pairs = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme)
+        pairs = colored_evaluation_pairs(mnist, data, trainer.args.seed, split, scheme)
         results[name] = trainer.evaluate_pairs(
             pairs, same_classes, intervals=False, data_name=f"Colored MNIST {split}, C1 and {scheme}"
         )
@@ -78,7 +78,7 @@ def train_and_evaluate(
     trainer = DAIRTrainer(
         DigitCNN(DigitCNNConfig(num_channels=3, num_labels=1)),
         run.args,
-        train_dataset=train_pairs(mnist, data, run.seed),
+        train_dataset=colored_train_pairs(mnist, data, run.seed),
         sample_loss="binary",
         objective=environments.objective(run.method),
     )

@@ -48,7 +48,7 @@ from dair_hf.vision.backgrounds.challenge import Challenge, ChallengeConfig, loa
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
 from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config
 from dair_hf.vision.backgrounds.variants import CLASSES, VARIANTS, evaluate_variants
-from dair_hf.vision.networks import NetworkConfig, make_network
+from dair_hf.vision.networks import ImageNetworkConfig, make_network
 
 CHANNELS = 3
 PAIRED = [
@@ -58,7 +58,7 @@ PAIRED = [
 ]
 
 
-def train_and_evaluate(run: Run, data: Challenge, network: NetworkConfig) -> Result:
+def train_and_evaluate(run: Run, data: Challenge, network: ImageNetworkConfig) -> Result:
     """Train and evaluate one run from the initial weights of its seed."""
     set_seed(run.seed)
     trainer = DAIRTrainer(
@@ -75,7 +75,7 @@ def train_and_evaluate(run: Run, data: Challenge, network: NetworkConfig) -> Res
 
 def main() -> None:
     """Train all unfinished runs and write the table."""
-    types = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, NetworkConfig, ComparisonConfig, DAIRConfig]
+    types = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, ImageNetworkConfig, ComparisonConfig, DAIRConfig]
     source, drawn, public, network, comparison, args = parse_arguments(types)
     folder = claim_output_folder(args)
     data = load_challenge(source, drawn, public, content_hashes(folder.parent))

@@ -49,7 +49,7 @@ from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist.digits import Digits, load_mnist
-from dair_hf.vision.mnist.six_nine import SixNineConfig, evaluation_pairs, train_pairs
+from dair_hf.vision.mnist.six_nine import SixNineConfig, six_nine_evaluation_pairs, six_nine_train_pairs
 
 THETAS = (0, 15, 30, 45, 60)
 COLUMNS = [Column(f"accuracy_theta_{theta}", f"{theta} degrees") for theta in THETAS]
@@ -59,7 +59,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: SixNineCon
     """Return accuracy and CM at every angle."""
     metrics: dict[str, Any] = {}
     for theta in THETAS:
-        pairs = evaluation_pairs(mnist, data, theta, split)
+        pairs = six_nine_evaluation_pairs(mnist, data, theta, split)
         name = f"6 and 9 at {theta} degrees, {split}"
         result = trainer.evaluate_pairs(pairs, same_classes, intervals=False, data_name=name)
         metrics[f"accuracy_theta_{theta}"] = result["original_accuracy"]
@@ -71,7 +71,7 @@ def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: 
     """Train and evaluate one run from new weights."""
     set_seed(run.seed)
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=1))
-    pairs = train_pairs(mnist, data, run.seed)
+    pairs = six_nine_train_pairs(mnist, data, run.seed)
     trainer = DAIRTrainer(model, run.args, train_dataset=pairs, sample_loss="binary")
     return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split), run)
 

@@ -50,7 +50,7 @@ from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.correctness import accuracy_by_class, consistency_by_class
 from dair_hf.vision.mnist.digits import Digits, load_mnist
-from dair_hf.vision.mnist.rotated import RotatedConfig, evaluation_pairs, train_pairs
+from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_evaluation_pairs, rotated_train_pairs
 
 COLUMNS = [
     Column("original_accuracy", "accuracy"),
@@ -62,8 +62,8 @@ COLUMNS = [
 def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedConfig, split: str) -> dict[str, Any]:
     """Return accuracy at the test angle and CM between 0 and 180 degrees, overall and by digit."""
     by_digit: dict[str, float] = {}
-    tested = evaluation_pairs(mnist, data, trainer.args.seed, split)
-    upright = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme="R1")
+    tested = rotated_evaluation_pairs(mnist, data, trainer.args.seed, split)
+    upright = rotated_evaluation_pairs(mnist, data, trainer.args.seed, split, scheme="R1")
 
     def correct(predictions: list[Any], references: list[int]) -> Any:
         right = same_classes(predictions, references)
@@ -96,7 +96,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedCon
 def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: RotatedConfig) -> Result:
     """Train and evaluate one run from new weights."""
     set_seed(run.seed)
-    pairs = train_pairs(mnist, data, run.seed)
+    pairs = rotated_train_pairs(mnist, data, run.seed)
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=10))
     trainer = DAIRTrainer(model, run.args, train_dataset=pairs, sample_loss="classification")
     return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split), run)

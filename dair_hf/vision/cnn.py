@@ -57,15 +57,7 @@ class DigitCNN(PreTrainedModel):
             module.reset_parameters()
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> ImageClassifierOutput:
-        """Classify images.
-
-        Args:
-            pixel_values: `[N, num_channels, 28, 28]`, floating, in 0..1.
-            labels: `[N]` int64 classes; 0 and 1 for a single logit.
-
-        Returns:
-            `logits` `[N, num_labels]`; with labels also `loss`, the mean cross-entropy in nats.
-        """
+        """Return `logits` `[N, num_labels]` of images `[N, num_channels, 28, 28]` in 0..1; with labels also `loss`."""
         # ReLU and max-pooling commute; after pooling there is only a quarter of the pixels.
         features = functional.relu(functional.max_pool2d(self.conv1(pixel_values), 2))
         features = functional.relu(functional.max_pool2d(self.conv2(features), 2))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as functional
@@ -19,7 +16,6 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from dair_hf.errors import DataError
 from dair_hf.vision.cnn import classification_loss
 
 MODEL_TYPE = "dair_preact_resnet"
@@ -32,63 +28,6 @@ class PreActResNetConfig(PreTrainedConfig):
     num_channels: int = 3
     depths: list[int] | tuple[int, ...] = (2, 2, 2, 2)
     hidden_sizes: list[int] | tuple[int, ...] = (64, 128, 256, 512)
-    final_norm: bool = False
-    image_mean: list[float] | tuple[float, ...] | None = None
-    image_std: list[float] | tuple[float, ...] | None = None
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.depths, self.hidden_sizes = list(self.depths), list(self.hidden_sizes)
-        super().__post_init__(**kwargs)
-        if len(self.depths) != len(self.hidden_sizes) or not self.depths:
-            raise DataError(
-                f"depths={self.depths} and hidden_sizes={self.hidden_sizes}: give one of each for every stage"
-            )
-        for name in ("num_channels", "num_labels", "depths", "hidden_sizes"):
-            sizes = getattr(self, name)
-            if not all(size >= 1 for size in (sizes if isinstance(sizes, list) else [sizes])):
-                raise DataError(f"{name}={sizes} must be 1 or more")
-        if self.image_mean is None and self.image_std is None:
-            return
-        if self.image_mean is None or self.image_std is None:
-            raise DataError("image_mean and image_std must be given together, or neither")
-        self.image_mean, self.image_std = list(self.image_mean), list(self.image_std)
-        if not len(self.image_mean) == len(self.image_std) == self.num_channels:
-            raise DataError(
-                f"image_mean={self.image_mean} and image_std={self.image_std}: give one of each per channel "
-                f"(num_channels={self.num_channels})"
-            )
-        if not all(map(math.isfinite, self.image_mean)) or not all(0 < value < math.inf for value in self.image_std):
-            raise DataError(
-                f"image_mean={self.image_mean}, image_std={self.image_std} must be finite, with image_std > 0"
-            )
-
-
-class Normalization(nn.Module):
-    """Channel-wise `(x - mean) / std` with constants from the configuration.
-
-    Args:
-        mean: One number per channel.
-        std: One number per channel.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__()
-        self.values = {"mean": mean, "std": std}
-        for name, values in self.values.items():
-            self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
-
-    def reset(self) -> None:
-        """Refill the buffers, which are empty after `from_pretrained`."""
-        for name, values in self.values.items():
-            tensor = getattr(self, name)
-            initialization.copy_(tensor, torch.tensor(values).to(tensor)[:, None, None])
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        """Normalize `[N, C, H, W]`."""
-        return (pixel_values - self.mean) / self.std
 
 
 class PreActBlock(nn.Module):
@@ -131,18 +70,15 @@ class PreActResNet(PreTrainedModel):
 
     def __init__(self, config: PreActResNetConfig) -> None:
         super().__init__(config)
-        self.normalization = None
-        if config.image_mean is not None and config.image_std is not None:
-            self.normalization = Normalization(config.image_mean, config.image_std)
-        first, last = config.hidden_sizes[0], config.hidden_sizes[-1]
-        self.embedder = nn.Conv2d(config.num_channels, first, 3, padding=1, bias=False)
+        channels_in = config.hidden_sizes[0]
+        self.embedder = nn.Conv2d(config.num_channels, channels_in, 3, padding=1, bias=False)
         self.stages = nn.Sequential()
-        for stage, (channels_in, channels) in enumerate(itertools.pairwise([first, *config.hidden_sizes])):
-            blocks = [PreActBlock(channels_in, channels, stride=2 if stage else 1)]
-            blocks += [PreActBlock(channels, channels, stride=1) for _ in range(config.depths[stage] - 1)]
+        for channels, depth in zip(config.hidden_sizes, config.depths, strict=True):
+            blocks = [PreActBlock(channels_in, channels, stride=2 if len(self.stages) else 1)]
+            blocks += [PreActBlock(channels, channels, stride=1) for _ in range(depth - 1)]
             self.stages.append(nn.Sequential(*blocks))
-        self.norm = nn.BatchNorm2d(last) if config.final_norm else None
-        self.classifier = nn.Linear(last, config.num_labels)
+            channels_in = channels
+        self.classifier = nn.Linear(channels_in, config.num_labels)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -153,21 +89,15 @@ class PreActResNet(PreTrainedModel):
             bound = 1 / math.sqrt(module.in_features)
             initialization.uniform_(module.weight, -bound, bound)
             initialization.uniform_(module.bias, -bound, bound)
-        elif isinstance(module, Normalization):
-            module.reset()
         else:
             super()._init_weights(module)  # batch norm
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> ImageClassifierOutput:
-        """Classify images."""
-        if self.normalization is not None:
-            pixel_values = self.normalization(pixel_values)
+        """Return `logits` `[N, num_labels]` of images `[N, C, H, W]`; with labels also `loss`."""
         if pixel_values.device.type == "cpu":
             # Narrow networks are a third faster in channels-last layout on a CPU.
             pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
         features = self.stages(self.embedder(pixel_values))
-        if self.norm is not None:
-            features = functional.relu(self.norm(features))
         logits = self.classifier(features.mean(dim=(2, 3)))
         return ImageClassifierOutput(
             loss=None if labels is None else classification_loss(logits, labels), logits=logits

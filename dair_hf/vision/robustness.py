@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from accelerate import PartialState
@@ -15,15 +15,13 @@ from tqdm.auto import tqdm
 from dair_hf.augment.attacks.adversarial import AttackAugmenter, perturb
 from dair_hf.augment.attacks.attack_loss import KL
 from dair_hf.augment.attacks.autoattack import auto_attack
-from dair_hf.augment.attacks.lp_ball import NORMS
 from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import same_classes
+from dair_hf.settings import Count, NonNegative, Positive, Range, Settings
 from dair_hf.vision.cifar10.images import load_cifar10
 from dair_hf.vision.cifar10.pairs import Cifar10Config
-from dair_hf.vision.image_pairs import SPLITS, require_choice, require_rows
 from dair_hf.vision.labeled_images import LabeledImages
 from dair_hf.vision.mnist.digits import load_mnist
 
@@ -41,13 +39,9 @@ class AdversarialDataConfig(Cifar10Config):
     mnist: str | None = field(
         default=None, metadata={"help": "MNIST instead of CIFAR-10: a folder, or its name on the Hub."}
     )
-    evaluate_on: str = field(
-        default="test", metadata={"help": "test, or validation to choose settings with.", "choices": SPLITS}
+    evaluate_on: Literal["test", "validation"] = field(
+        default="test", metadata={"help": "test, or validation to choose settings with."}
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice("evaluate_on", self.evaluate_on, SPLITS)
 
     @property
     def name(self) -> str:
@@ -56,7 +50,7 @@ class AdversarialDataConfig(Cifar10Config):
 
 
 def load_adversarial_data(config: AdversarialDataConfig) -> dict[str, LabeledImages]:
-    """Read both files of the data set, for `train_pairs` and `evaluation_pairs` of `cifar10.pairs`."""
+    """Read both files of the data set, for the pairs of `cifar10.pairs`."""
     if config.mnist is None:
         return {split: load_cifar10(config.cifar10, split) for split in ("train", "test")}
     files = {split: load_mnist(config.mnist, split) for split in ("train", "test")}
@@ -64,35 +58,25 @@ def load_adversarial_data(config: AdversarialDataConfig) -> dict[str, LabeledIma
 
 
 @dataclass
-class AttackConfig:
+class AttackConfig(Settings):
     """Ball, training attack and evaluation attacks; lengths are in units of pixels."""
 
     provided_methods = ("pgd", "trades", "mart")  # of `experiments.comparison`; no field
 
-    norm: str = field(default="linf", metadata={"help": "Norm of the perturbations: linf or l2.", "choices": NORMS})
-    epsilon: float = field(default=8 / 255, metadata={"help": "Radius of the ball, >= 0. Paper: 8/255."})
-    step_size: float = field(
-        default=2 / 255, metadata={"help": "Step size of PGD in training and evaluation, > 0. Paper: 2/255."}
+    norm: Literal["linf", "l2"] = field(default="linf", metadata={"help": "Norm of the perturbations."})
+    epsilon: NonNegative = field(default=8 / 255, metadata={"help": "Radius of the ball. Paper: 8/255."})
+    step_size: Positive = field(
+        default=2 / 255, metadata={"help": "Step size of PGD in training and evaluation. Paper: 2/255."}
     )
-    train_steps: int = field(
-        default=11, metadata={"help": "PGD steps that generate training partners, >= 1. Paper: 11."}
-    )
-    test_steps: int = field(default=20, metadata={"help": "PGD steps in evaluation, >= 1. Paper: 20."})
-    test_restarts: int = field(default=1, metadata={"help": "Random restarts of PGD in evaluation, >= 1."})
-    autoattack_rows: int = field(
+    train_steps: Count = field(default=11, metadata={"help": "PGD steps that generate training partners. Paper: 11."})
+    test_steps: Count = field(default=20, metadata={"help": "PGD steps in evaluation. Paper: 20."})
+    test_restarts: Count = field(default=1, metadata={"help": "Random restarts of PGD in evaluation."})
+    autoattack_rows: Annotated[int, Range(low=0)] = field(
         default=0,
         metadata={
             "help": "Also run AutoAttack on this many rows, which takes hours; 0: none. Needs the extra attacks."
         },
     )
-
-    def __post_init__(self) -> None:
-        for name in ("train_steps", "test_steps", "test_restarts"):
-            require_rows(name, getattr(self, name))
-        if self.autoattack_rows < 0:
-            raise DataError(f"autoattack_rows={self.autoattack_rows} must be at least 0")
-        require_choice("norm", self.norm, NORMS)
-        self.evaluation_attacks()
 
     def training_attack(self, method: str) -> Attack:
         """Return the attack that generates partners: maximal KL divergence for TRADES, else maximal cross-entropy."""

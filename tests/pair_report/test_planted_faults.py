@@ -19,7 +19,7 @@ from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.pair_report.report import PairReport
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist.digits import load_mnist
-from dair_hf.vision.mnist.rotated import RotatedConfig, train_pairs
+from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_train_pairs
 from tests.fixtures import tiny
 
 SHARE = 0.05
@@ -146,7 +146,7 @@ def test_planted_labels_of_images_are_the_worst(tmp_path: Path, method: str, dai
 @pytest.mark.realdata
 def test_planted_labels_of_rotated_digits_are_the_worst(tmp_path: Path, real_data: Path) -> None:
     rows = 6000
-    clean = train_pairs(
+    clean = rotated_train_pairs(
         {"train": load_mnist(str(real_data / "mnist"), "train")}, RotatedConfig(setup="strong", train_rows=rows), 0
     )
     is_planted = torch.zeros(rows, dtype=torch.bool)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from dair_hf import DataError
 from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.evaluation.statistics import correctness_metrics
@@ -122,20 +121,3 @@ def test_autoattack_on_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.training
     # Rows 1 (flipped) and 5 (misclassified anyway) of six are wrong.
     assert (metrics["autoattack_rows"], metrics["accuracy_autoattack"]) == (6, pytest.approx(4 / 6))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"epsilon": -0.1}, "epsilon=-0.1"),
-        ({"step_size": 0.0}, "step_size=0.0"),
-        ({"train_steps": 0}, "train_steps=0"),
-        ({"test_steps": 0}, "test_steps=0"),
-        ({"test_restarts": 0}, "test_restarts=0"),
-        ({"norm": "l1"}, "'l1' is unknown"),
-        ({"autoattack_rows": -1}, "autoattack_rows=-1"),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        AttackConfig(**settings)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dair_hf.data.tensor_pairs import tensor_fingerprint
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.file_values import FileValueCache
-from dair_hf.vision.backgrounds import drawn as drawn_images
-from dair_hf.vision.backgrounds import imagenet9
-from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
-from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config
-from dair_hf.vision.image_pairs import require_choice
-
-DRAWN, PUBLIC = "drawn", "imagenet9"
-SOURCES = (DRAWN, PUBLIC)
+from dair_hf.settings import Settings
+from dair_hf.vision.backgrounds.drawn import (
+    BackgroundsConfig,
+    background_tests,
+    background_train_pairs,
+    load_foregrounds,
+)
+from dair_hf.vision.backgrounds.imagenet9 import (
+    ImageCollator,
+    ImageNet9Config,
+    imagenet9_train_pairs,
+    load_imagenet9,
+)
 
 
 @dataclass
-class ChallengeConfig:
+class ChallengeConfig(Settings):
     """Source of the images."""
 
-    source: str = field(
-        default=DRAWN,
-        metadata={"help": "drawn: the stand-in; imagenet9: the public images.", "choices": SOURCES},
+    source: Literal["drawn", "imagenet9"] = field(
+        default="drawn", metadata={"help": "drawn: the stand-in; imagenet9: the public images."}
     )
-
-    def __post_init__(self) -> None:
-        require_choice("source", self.source, SOURCES)
 
 
 class Challenge(NamedTuple):
@@ -51,21 +52,21 @@ def load_challenge(
     hashes: FileValueCache | None = None,
 ) -> Challenge:
     """Draw the images, or find the files of the public ones; all processes of a run must call this function."""
-    if source.source == PUBLIC:
-        data = imagenet9.load_imagenet9(public)
+    if source.source == "imagenet9":
+        data = load_imagenet9(public)
         content: dict[str, str] = {**data.fingerprints(hashes or FileValueCache(None, sha256_of, "hashing images"))}
 
         def public_pairs(seed: int, with_partners: bool) -> Any:
-            return imagenet9.train_pairs(data, public, seed, with_partners)
+            return imagenet9_train_pairs(data, public, seed, with_partners)
 
         collator = ImageCollator(public.input_size)
         return Challenge("ImageNet-9", public, public_pairs, data.tests, collator, content, data.missing)
-    foregrounds = drawn_images.load_foregrounds(drawn)
+    foregrounds = load_foregrounds(drawn)
 
     def drawn_pairs(seed: int, with_partners: bool) -> Any:
-        pairs = drawn_images.train_pairs(foregrounds, drawn, seed)
+        pairs = background_train_pairs(foregrounds, drawn, seed)
         return pairs if with_partners else pairs.originals()
 
     content = {name: tensor_fingerprint(values.images) for name, values in foregrounds.items()}
-    tests = drawn_images.evaluation_sets(foregrounds, drawn, public.evaluate_on)
+    tests = background_tests(foregrounds, drawn, public.evaluate_on)
     return Challenge(f"{drawn.foreground} on stripes", drawn, drawn_pairs, tests, None, content, {})

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from dair_hf.augment.images import paste_background
 from dair_hf.data.counter_rng import integers, uniform
-from dair_hf.errors import DataError
 from dair_hf.vision.backgrounds.foregrounds import Foregrounds, bounding_box, place_foregrounds
 from dair_hf.vision.backgrounds.variants import (
     CLASSES,
@@ -21,7 +20,6 @@ from dair_hf.vision.backgrounds.variants import (
     ONLY_BG_B,
     ONLY_BG_T,
     ONLY_FG,
-    require_variants,
 )
 
 JITTER = 5.0  # degrees on either side of the direction of a texture
@@ -57,8 +55,6 @@ class Composites:
 
     def donors(self, variant: str, rows: Tensor, seed: int, epoch: int = 0) -> Tensor:
         """Draw the images that provide the backgrounds of a mixed variant."""
-        if variant not in MIXED:
-            raise DataError(f"variant {variant!r} does not mix backgrounds; use one of {', '.join(MIXED)}")
         number = integers(rows, seed, epoch, self._stream(variant), high=self.each)[:, 0]
         if variant == MIXED_RAND:
             label = integers(rows, seed, epoch, self._stream("mixed_rand/class"), high=CLASSES)[:, 0]
@@ -66,18 +62,15 @@ class Composites:
             label = (rows + (variant == MIXED_NEXT)) % CLASSES
         return number * CLASSES + label
 
-    def render(self, variant: str, rows: Tensor, donors: Tensor | None = None) -> Tensor:
-        """Render images in one variant."""
-        require_variants([variant])
-        if (donors is not None) != (variant in MIXED):
-            raise DataError(f"variant {variant!r}: give donors for {', '.join(MIXED)}, and for no other variant")
+    def render(self, variant: str, rows: Tensor, seed: int, epoch: int = 0) -> Tensor:
+        """Render images in one variant; `seed` and `epoch` determine the backgrounds of mixed variants."""
         if variant == ONLY_BG_T:
             return self.backgrounds(rows)
         indices = self.foregrounds.indices(rows % CLASSES, self.first + rows // CLASSES)
         colors, mask = place_foregrounds(self.foregrounds, indices, rows, self.size, self.seed, self._stream("thing"))
         if variant == ONLY_FG:
             return colors * mask
-        backgrounds = self.backgrounds(rows if donors is None else donors)
+        backgrounds = self.backgrounds(self.donors(variant, rows, seed, epoch) if variant in MIXED else rows)
         if variant == NO_FG:
             return backgrounds * (1 - mask)
         if variant == ONLY_BG_B:
@@ -99,10 +92,8 @@ class VariantView:
 
     def __call__(self, rows: Tensor, epoch: int) -> dict[str, Tensor]:
         """Return `pixel_values` `[B, 3, size, size]` float32 in 0..1 and `labels` `[B]` int64, 0 to 8."""
-        donors = None
-        if self.variant in MIXED:
-            donors = self.composites.donors(self.variant, rows, self.seed, epoch if self.fresh else 0)
-        return {"pixel_values": self.composites.render(self.variant, rows, donors), "labels": rows % CLASSES}
+        images = self.composites.render(self.variant, rows, self.seed, epoch if self.fresh else 0)
+        return {"pixel_values": images, "labels": rows % CLASSES}
 
 
 def stripes(textures: Tensor, rows: Tensor, size: int, seed: int, stream: str) -> Tensor:
@@ -111,16 +102,7 @@ def stripes(textures: Tensor, rows: Tensor, size: int, seed: int, stream: str) -
     The angle a is 20 degrees times the texture, plus or minus 5. Frequency f (4 to 7 stripes along a side), phase p and
     the two colors (a dark and a brighter one) are independent of the texture.
 
-    Args:
-        textures: `[B]` int64, 0 to 8.
-        size: Side in pixels.
-
-    Returns:
-        `[B, 3, size, size]` float32 in 0..0.6.
-
-    Example:
-        >>> stripes(torch.tensor([0, 8]), torch.tensor([5, 6]), size=32, seed=0, stream="example").shape
-        torch.Size([2, 3, 32, 32])
+    Textures are 0 to 8; the result is `[B, 3, size, size]` in 0..0.6.
     """
     drawn = uniform(rows, seed, 0, stream, count=9).float()
     angle = torch.deg2rad(textures * (180 / CLASSES) + (2 * drawn[:, 0] - 1) * JITTER)

@@ -9,65 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import torch
 
 from dair_hf.data.counter_rng import subset
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
+from dair_hf.settings import Count, Range, Settings, Share
 from dair_hf.vision.backgrounds.composites import Composites, VariantView
 from dair_hf.vision.backgrounds.foregrounds import Foregrounds, digit_foregrounds, object_foregrounds, shape_foregrounds
-from dair_hf.vision.backgrounds.variants import CLASSES, MIXED_RAND, ORIGINAL, VARIANTS
+from dair_hf.vision.backgrounds.variants import MIXED_RAND, ORIGINAL, VARIANTS
 from dair_hf.vision.cifar10.images import CLASSES as OBJECTS
 from dair_hf.vision.cifar10.images import load_cifar10
-from dair_hf.vision.image_pairs import SPLITS, require_choice, require_fraction, require_rows
 from dair_hf.vision.mnist.digits import load_mnist
-
-FOREGROUNDS = ("shapes", "digits", "objects")
-SMALLEST = 16  # pixels; stripes and shapes are indistinguishable on smaller images
 
 
 @dataclass
-class BackgroundsConfig:
-    """Images of nine classes on correlated backgrounds.
+class BackgroundsConfig(Settings):
+    """Images of nine classes on correlated backgrounds."""
 
-    Raises:
-        DataError: An unknown kind of foreground, a missing or superfluous source, or a number out of range.
-
-    Example:
-        >>> BackgroundsConfig().test_each
-        450
-    """
-
-    foreground: str = field(
+    foreground: Literal["shapes", "digits", "objects"] = field(
         default="shapes",
         metadata={
             "help": "Foregrounds to classify: shapes (drawn), digits (MNIST, 0 to 8) or objects (CIFAR-10, the first "
-            "nine classes, as opaque squares).",
-            "choices": FOREGROUNDS,
+            "nine classes, as opaque squares)."
         },
     )
     foreground_source: str | None = field(
         default=None,
         metadata={"help": "MNIST or CIFAR-10, for digits or objects: a folder, or its name on the Hub."},
     )
-    picture_size: int = field(default=32, metadata={"help": f"Side of an image in pixels; >= {SMALLEST}."})
-    correlation: float = field(
+    # Stripes and shapes are indistinguishable on smaller images.
+    picture_size: Annotated[int, Range(low=16)] = field(
+        default=32, metadata={"help": "Side of an image in pixels, at least 16."}
+    )
+    correlation: Share = field(
         default=0.95,
         metadata={
-            "help": "Probability, in [0, 1], that the background of an image has the texture of its class, in training "
-            "and test; otherwise that of another class, chosen uniformly. 0.11 is uninformative."
+            "help": "Probability that the background of an image has the texture of its class, in training and test; "
+            "otherwise the texture of another class, chosen uniformly. 0.11 is uninformative."
         },
     )
-    train_each: int = field(default=500, metadata={"help": "Training images of each of the nine classes, >= 1."})
-    validation_each: int = field(
-        default=100, metadata={"help": "Images of each class to choose lambda with, in no other split; >= 1."}
+    train_each: Count = field(default=500, metadata={"help": "Training images of each of the nine classes."})
+    validation_each: Count = field(
+        default=100, metadata={"help": "Images of each class to choose lambda with, in no other split."}
     )
-    test_each: int = field(default=450, metadata={"help": "Test images of each class, >= 1; ImageNet-9 has 450."})
-    partner_fraction: float = field(
+    test_each: Count = field(default=450, metadata={"help": "Test images of each class; ImageNet-9 has 450."})
+    partner_fraction: Share = field(
         default=1.0,
         metadata={
-            "help": "Share of the training images that have a partner, in [0, 1]; larger shares include smaller ones."
+            "help": "Share of the training images that have a partner, 0 to 1; larger shares include smaller ones."
         },
     )
     fresh_backgrounds: bool = field(
@@ -81,22 +73,13 @@ class BackgroundsConfig:
         default=0, metadata={"help": "Seed of the images; the same for all runs of a comparison."}
     )
 
-    def __post_init__(self) -> None:
-        require_choice("foreground", self.foreground, FOREGROUNDS)
-        if self.foreground == "shapes" and self.foreground_source is not None:
+    def check(self) -> None:
+        """Refuse a source that is missing or would be ignored."""
+        if (self.foreground == "shapes") != (self.foreground_source is None):
             raise DataError(
-                f"foreground_source={self.foreground_source!r} is not used with foreground=shapes; set foreground to "
-                "digits or objects, or leave it out"
+                f"foreground={self.foreground}, foreground_source={self.foreground_source}: expected a source for "
+                "digits and objects, and none for shapes"
             )
-        if self.foreground != "shapes" and self.foreground_source is None:
-            data = "MNIST" if self.foreground == "digits" else "CIFAR-10"
-            raise DataError(f"foreground={self.foreground} needs foreground_source: a folder or Hub name of {data}")
-        if self.picture_size < SMALLEST:
-            raise DataError(f"picture_size={self.picture_size} must be at least {SMALLEST}")
-        for name in ("train_each", "validation_each", "test_each"):
-            require_rows(name, getattr(self, name))
-        require_fraction("correlation", self.correlation)
-        require_fraction("partner_fraction", self.partner_fraction)
 
 
 def load_foregrounds(config: BackgroundsConfig) -> dict[str, Foregrounds]:
@@ -104,8 +87,7 @@ def load_foregrounds(config: BackgroundsConfig) -> dict[str, Foregrounds]:
     if config.foreground == "shapes":
         shapes = shape_foregrounds(config.picture_size // 2)
         return {"train": shapes, "test": shapes}
-    source = config.foreground_source
-    assert source is not None
+    source = str(config.foreground_source)
     if config.foreground == "digits":
         return {split: digit_foregrounds(*load_mnist(source, split)) for split in ("train", "test")}
     return {split: object_foregrounds(*load_cifar10(source, split), OBJECTS) for split in ("train", "test")}
@@ -117,15 +99,13 @@ def composites_of(foregrounds: Mapping[str, Foregrounds], config: BackgroundsCon
     first = config.train_each if split == "validation" else 0
     available = foregrounds["test" if split == "test" else "train"]
     if config.foreground != "shapes" and first + each > min(available.counts):
-        fewest = min(range(CLASSES), key=available.counts.__getitem__)
         raise DataError(
-            f"{split}: needs {first + each} foregrounds of each class, but there are {available.counts[fewest]} of "
-            f"{available.names[fewest]}; use fewer"
+            f"{split}: expected {first + each} foregrounds of each class, got {min(available.counts)} of the rarest"
         )
     return Composites(available, split, each, first, config.picture_size, config.correlation, config.backgrounds_seed)
 
 
-def train_pairs(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, seed: int) -> TensorPairs:
+def background_train_pairs(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, seed: int) -> TensorPairs:
     """Return the training pairs: images, and the same foregrounds on the background of an image of any class.
 
     Args:
@@ -139,7 +119,7 @@ def train_pairs(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfi
 
     Example:
         >>> config = BackgroundsConfig(train_each=1)
-        >>> train_pairs(load_foregrounds(config), config, seed=0).__getitems__([0, 4])["pixel_values"].shape
+        >>> background_train_pairs(load_foregrounds(config), config, seed=0).__getitems__([0, 4])["pixel_values"].shape
         torch.Size([2, 2, 3, 32, 32])
     """
     composites = composites_of(foregrounds, config, "train")
@@ -153,11 +133,10 @@ def train_pairs(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfi
     )
 
 
-def evaluation_sets(
+def background_tests(
     foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, split: str = "test"
 ) -> dict[str, TensorPairs]:
     """Return the images of a split in all eight variants, for `evaluate_variants`; drawn once."""
-    require_choice("split", split, SPLITS)
     composites = composites_of(foregrounds, config, split)
     row_ids = [f"{split}/{row}" for row in range(len(composites))]
     return {

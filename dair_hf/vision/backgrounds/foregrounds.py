@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dair_hf.augment.shapes import SHAPES, draw_shape
 from dair_hf.data.counter_rng import uniform
-from dair_hf.errors import DataError
 from dair_hf.vision.backgrounds.variants import CLASSES
 
 DARKEST = 0.7  # lower bound of the color channels of a foreground; backgrounds are darker
@@ -36,15 +35,7 @@ class Foregrounds(NamedTuple):
     turn: float
 
     def indices(self, labels: Tensor, numbers: Tensor) -> Tensor:
-        """Return the index of an image from its class and its number within the class, modulo the number of images.
-
-        Args:
-            labels: `[B]` int64, classes.
-            numbers: `[B]` int64, >= 0.
-
-        Returns:
-            `[B]` int64, indices into `images`.
-        """
+        """Return the index of an image from its class and its number within the class, modulo the number of images."""
         counts = torch.tensor(self.counts, device=labels.device)
         return (counts.cumsum(0) - counts)[labels] + numbers % counts[labels]
 
@@ -111,8 +102,6 @@ def _by_class(images: Tensor, labels: Tensor, names: list[str], sides: tuple[flo
     chosen = labels < CLASSES
     order = labels[chosen].argsort(stable=True)
     counts = labels[chosen].bincount(minlength=CLASSES).tolist()
-    if missing := [name for name, count in zip(names, counts, strict=True) if not count]:
-        raise DataError(f"foregrounds: no image of {', '.join(missing)}; give a data set with all classes")
     return Foregrounds(tuple(names), images[chosen][order], tuple(counts), sides, turn)
 
 

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,9 @@ from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 from dair_hf.io.file_values import ContentFingerprint, FileValueCache, content_fingerprint
+from dair_hf.settings import Count, Range, Settings
 from dair_hf.vision.backgrounds.variant_folders import IMAGE, VariantRows, pair_variants, read_variants, select_rows
 from dair_hf.vision.backgrounds.variants import MIXED_RAND, ORIGINAL, VARIANTS
-from dair_hf.vision.image_pairs import SPLITS, require_choice
 
 HELD_OUT = 10  # every tenth training image is held out for validation
 CROP, MIRRORED = "crop", "mirrored"
@@ -37,16 +37,8 @@ _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.Decomp
 
 
 @dataclass
-class ImageNet9Config:
-    """Folders of ImageNet-9, and crops of its images.
-
-    Raises:
-        DataError: An unknown split, or a number out of range.
-
-    Example:
-        >>> ImageNet9Config(train_folder="in9", test_folder="bg_challenge").input_size
-        224
-    """
+class ImageNet9Config(Settings):
+    """Folders of ImageNet-9, and crops of its images."""
 
     PATH_FIELDS: ClassVar = ("train_folder", "test_folder")  # not compared between runs: the images have a fingerprint
 
@@ -57,19 +49,18 @@ class ImageNet9Config:
     test_folder: str | None = field(
         default=None, metadata={"help": "Folder of the public test data, bg_challenge: original/val and so on."}
     )
-    evaluate_on: str = field(
+    evaluate_on: Literal["test", "validation"] = field(
         default="test",
         metadata={
             "help": "test, or validation to choose lambda with: every tenth training image, which is then not trained "
-            "on, in the variants of the training data.",
-            "choices": SPLITS,
+            "on, in the variants of the training data."
         },
     )
-    input_size: int = field(default=224, metadata={"help": "Side of the model's input images in pixels; >= 1."})
-    smallest_crop: float = field(
+    input_size: Count = field(default=224, metadata={"help": "Side of the model's input images in pixels."})
+    smallest_crop: Annotated[float, Range(above=0, high=1)] = field(
         default=0.08,
         metadata={
-            "help": "Smallest area of a training crop, as a share of the image, in (0, 1]. Crops and flips are redrawn "
+            "help": "Smallest area of a training crop, as a share of the image, above 0. Crops and flips are redrawn "
             "each epoch; 1 disables crops."
         },
     )
@@ -84,12 +75,6 @@ class ImageNet9Config:
         default=True,
         metadata={"help": "Refuse data with missing files; false leaves their foregrounds out of every variant."},
     )
-
-    def __post_init__(self) -> None:
-        require_choice("evaluate_on", self.evaluate_on, SPLITS)
-        if self.input_size < 1:
-            raise DataError(f"input_size={self.input_size} must be at least 1")
-        _require_area("smallest_crop", self.smallest_crop)
 
 
 class ImageNet9Data(NamedTuple):
@@ -111,32 +96,27 @@ class ImageNet9Data(NamedTuple):
 
 def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
     """List the rows of an experiment, without opening images."""
-    needed = {"train_folder": config.train_folder}
-    if config.evaluate_on == "test":
-        needed["test_folder"] = config.test_folder
-    if unset := [name for name, folder in needed.items() if folder is None]:
-        raise DataError(f"{', '.join(unset)} not set; give the folders of the unpacked ImageNet-9")
-    assert config.train_folder is not None
-    train = read_variants(config.train_folder, "train", (ORIGINAL, MIXED_RAND), config.strict)
-    missing = {f"train/{variant}": rows for variant, rows in train.missing.items()}
+    train_folder, test_folder = config.train_folder, config.test_folder
+    if train_folder is None or (test_folder is None and config.evaluate_on == "test"):
+        raise DataError(
+            f"train_folder={train_folder}, test_folder={test_folder}: expected the folders of the unpacked ImageNet-9"
+        )
+    train = read_variants(train_folder, "train", (ORIGINAL, MIXED_RAND), config.strict)
     pairs = pair_variants(train.rows[ORIGINAL], train.rows[MIXED_RAND])
     if config.evaluate_on == "test":
-        assert config.test_folder is not None
-        tests = read_variants(config.test_folder, "val", tuple(VARIANTS), config.strict)
+        tests = read_variants(str(test_folder), "val", strict=config.strict)
     else:
-        pairs, tests = _hold_out(config.train_folder, pairs, config.strict)
+        pairs, tests = _hold_out(train_folder, pairs, config.strict)
+    missing = {f"train/{variant}": rows for variant, rows in train.missing.items()}
     missing |= {f"{config.evaluate_on}/{variant}": rows for variant, rows in tests.missing.items()}
     classes, test_classes = (tuple(rows.features[LABELS].names) for rows in (pairs, tests.rows[ORIGINAL]))
     if classes != test_classes:
-        raise DataError(
-            f"{config.test_folder}: the classes are {', '.join(test_classes)}, those of {config.train_folder} "
-            f"{', '.join(classes)}; give training and test data of one data set"
-        )
+        raise DataError(f"{test_folder}: expected the classes of {train_folder}, {classes}, got {test_classes}")
     return ImageNet9Data(classes, pairs, tests.rows, missing)
 
 
-def train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True) -> EpochPairs:
-    """Return the training pairs for `ImageCollator`, cropped and flipped anew each epoch.
+def imagenet9_train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True) -> EpochPairs:
+    """Return the training pairs for `ImageCollator`, cropped and flipped differently in each epoch.
 
     Args:
         partners: Whether to include partners, which ERM does not need.
@@ -145,7 +125,7 @@ def train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partner
         The columns of `data.train`, and `crop` and `mirrored` for each view.
 
     Example:
-        >>> train_pairs(data, config, seed=0)[0]["augmented_crop"]  # doctest: +SKIP
+        >>> imagenet9_train_pairs(data, config, seed=0)[0]["augmented_crop"]  # doctest: +SKIP
         [0.125, 0.25, 0.875, 0.75]
     """
     names = list(data.train.column_names)
@@ -164,7 +144,7 @@ def train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partner
     def draw(epoch: int) -> Dataset:
         pairs = table
         for prefix, stream in views.items():
-            crops, mirrored = draw_crops(torch.arange(len(rows)), seed, epoch, stream, config.smallest_crop)
+            crops, mirrored = _draw_crops(torch.arange(len(rows)), seed, epoch, stream, config.smallest_crop)
             pairs = pairs.append_column(prefix + CROP, pa.array(crops.tolist(), pa.list_(pa.float32())))
             pairs = pairs.append_column(prefix + MIRRORED, pa.array(mirrored.numpy()))
         # The settings identify the content; the default fingerprint would hash all of it.
@@ -189,10 +169,6 @@ class ImageCollator:
     columns = (IMAGE, CROP, MIRRORED, LABELS)
 
     def __init__(self, size: int = 224, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> None:
-        if size < 1:
-            raise DataError(f"size={size} must be at least 1 pixel")
-        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise DataError(f"mean={mean!r} and std={std!r} must be three numbers each, with std above 0")
         self.size = size
         self.mean = torch.tensor(mean).view(3, 1, 1)
         self.std = torch.tensor(std).view(3, 1, 1)
@@ -208,41 +184,23 @@ class ImageCollator:
     def _pixels(self, view: Mapping[str, Any]) -> Tensor:
         """Return `[3, size, size]` uint8."""
         path, crop = view[IMAGE], view.get(CROP) or (0.0, 0.0, 1.0, 1.0)
-        if len(crop) != 4 or not (0 <= crop[0] < crop[2] <= 1 and 0 <= crop[1] < crop[3] <= 1):
-            raise DataError(f"{path}: crop={list(crop)} must have left < right and top < bottom, between 0 and 1")
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-        except FileNotFoundError as error:
-            raise DataError(f"{path}: no such image; restore it, or read the folder again") from error
-        except _DAMAGED as error:
-            raise DataError(f"{path}: not a readable image ({error}); fetch it again") from error
+        except _DAMAGED as error:  # in the middle of training; Pillow's errors do not name the file
+            raise DataError(f"{path}: not a readable image ({error})") from error
         box = _pixel_box(image.size, crop)
         resized = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
         pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1)
         return pixels.flip(2) if view.get(MIRRORED) else pixels
 
 
-def draw_crops(rows: Tensor, seed: int, epoch: int, stream: str, smallest: float) -> tuple[Tensor, Tensor]:
-    """Draw a crop of each image, and whether it is flipped horizontally.
+def _draw_crops(rows: Tensor, seed: int, epoch: int, stream: str, smallest: float) -> tuple[Tensor, Tensor]:
+    """Draw a crop of each image, `[B, 4]` (left, top, right, bottom, as shares), and whether it is flipped, `[B]`.
 
     Its area a is uniform in `smallest`..1. The logarithm of its aspect ratio (width over height) is uniform between
     those of 3/4 and 4/3, restricted to a..1/a so that the crop fits. Its position is uniform.
-
-    Args:
-        smallest: Smallest area, as a share of the image, in (0, 1].
-
-    Returns:
-        `[B, 4]` float32: left, top, right, bottom, as shares of the sides; `[B]` bool.
-
-    Raises:
-        DataError: The smallest area is out of range.
-
-    Example:
-        >>> draw_crops(torch.tensor([7]), seed=0, epoch=0, stream="example", smallest=1.0)[0]
-        tensor([[0., 0., 1., 1.]])
     """
-    _require_area("smallest", smallest)
     drawn = uniform(rows, seed, epoch, stream, count=5)
     area = smallest + (1 - smallest) * drawn[:, 0]
     log_limit = area.reciprocal().clamp_(max=MAX_ASPECT).log()
@@ -251,11 +209,6 @@ def draw_crops(rows: Tensor, seed: int, epoch: int, stream: str, smallest: float
     corner = drawn[:, 2:4] * (1 - sides)
     # Rounding to float32 may exceed 1.
     return torch.cat([corner, corner + sides], dim=1).float().clamp_(max=1.0), drawn[:, 4] < 0.5
-
-
-def _require_area(name: str, value: float) -> None:
-    if not 0.0 < value <= 1.0:
-        raise DataError(f"{name}={value} must be above 0 and at most 1: 0.08 is a twelfth of the image")
 
 
 def _pixel_box(size: tuple[int, int], crop: Sequence[float]) -> tuple[float, float, float, float]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +25,10 @@ from datasets import ClassLabel, Dataset, Features, Value
 from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
-from dair_hf.vision.backgrounds.variants import CLASSES, VARIANTS, require_variants
+from dair_hf.vision.backgrounds.variants import CLASSES, VARIANTS
 
 IMAGE = "image"
 SUFFIXES = (".jpeg", ".jpg", ".png")
-SHOWN = 5  # names in a message
 _CLASS = re.compile(r"(?P<label>\d\d)_(?P<name>.+)")
 _MIXED = re.compile(r"fg_(?P<foreground>.+?)_bg_.+")
 
@@ -41,50 +40,24 @@ class VariantRows(NamedTuple):
     missing: dict[str, list[str]]
 
 
-def foreground_of(stem: str) -> str:
-    """Return the foreground in the name of a file without suffix."""
-    mixed = _MIXED.fullmatch(stem)
-    return mixed["foreground"] if mixed else stem
-
-
-def read_variant(folder: str | os.PathLike[str], variant: str, split: str = "val") -> Dataset:
-    """List the images of one variant, without opening them."""
-    require_variants([variant])
-    root = Path(os.path.abspath(folder)) / variant / split  # absolute, since files may be opened from elsewhere
-    names = _class_names(root)
-    columns: dict[str, list[str | int]] = {ROW_ID: [], IMAGE: [], LABELS: []}
-    for label, name in enumerate(names):
-        class_folder = f"{label:02d}_{name}"
-        for foreground, path in sorted(_images(root / class_folder).items()):
-            columns[ROW_ID].append(f"{class_folder}/{foreground}")
-            columns[IMAGE].append(path)
-            columns[LABELS].append(label)
-    features = Features({ROW_ID: Value("string"), IMAGE: Value("string"), LABELS: ClassLabel(names=names)})
-    return Dataset.from_dict(columns, features=features)
-
-
 def read_variants(
-    folder: str | os.PathLike[str],
-    split: str = "val",
-    variants: Sequence[str] = tuple(VARIANTS),
-    strict: bool = True,
+    folder: str | os.PathLike[str], split: str, variants: Sequence[str] = tuple(VARIANTS), strict: bool = True
 ) -> VariantRows:
-    """List the images of several variants, for `evaluate_variants`."""
-    require_variants(variants)
-    rows = {variant: read_variant(folder, variant, split) for variant in variants}
-    _require_same_classes(folder, rows)
+    """List the images of several variants, for `evaluate_variants`, without opening them.
+
+    A foreground that is missing from a variant is an error, or if not `strict`, left out of all variants.
+    """
+    rows = {variant: _read_variant(Path(folder) / variant / split) for variant in variants}
     ids = {variant: set(dataset[ROW_ID][:]) for variant, dataset in rows.items()}
     all_ids = set().union(*ids.values())
     missing = {variant: sorted(all_ids - present) for variant, present in ids.items() if all_ids - present}
     if strict and missing:
-        raise DataError(
-            f"{folder}: files are missing: {_describe_missing(missing, split)}; restore them, or pass strict=False to "
-            "leave these foregrounds out of every variant"
+        found = "; ".join(
+            f"{len(names)} of {variant}/{split}: {', '.join(names[:5])}" for variant, names in missing.items()
         )
-    common = set.intersection(*ids.values())
-    if not common:
-        raise DataError(f"{folder}: no foreground is in all of {', '.join(variants)}; give variants of one data set")
+        raise DataError(f"{folder}: expected the same foregrounds in every variant, missing {found}")
     if missing:
+        common = set.intersection(*ids.values())
         rows = {variant: select_rows(dataset, common) for variant, dataset in rows.items()}
     return VariantRows(rows, missing)
 
@@ -93,8 +66,6 @@ def pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
     """Pair each image with the image of the same foreground in another variant."""
     index_of = {row_id: index for index, row_id in enumerate(partners[ROW_ID][:])}
     indices = [index_of.get(row_id) for row_id in originals[ROW_ID][:]]
-    if all(index is None for index in indices):
-        raise DataError("pairs: no foreground of the originals has a partner; take both variants from one split")
     for name in (IMAGE, LABELS):
         values = partners[name][:]
         column = [None if index is None else values[index] for index in indices]
@@ -107,59 +78,35 @@ def select_rows(rows: Dataset, row_ids: Collection[str]) -> Dataset:
     return rows.select([index for index, row_id in enumerate(rows[ROW_ID][:]) if row_id in row_ids])
 
 
-def _class_names(root: Path) -> list[str]:
-    folders = sorted(entry.name for entry in _entries(root) if entry.is_dir())
-    names = {int(match["label"]): match["name"] for folder in folders if (match := _CLASS.fullmatch(folder))}
-    if sorted(names) != list(range(CLASSES)) or len(names) != len(folders):
+def _read_variant(root: Path) -> Dataset:
+    root = root.absolute()  # files may be opened from elsewhere
+    folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    classes = [match for folder in folders if (match := _CLASS.fullmatch(folder))]
+    if [match["label"] for match in classes] != [f"{label:02d}" for label in range(CLASSES)] or len(folders) != CLASSES:
         raise DataError(
-            f"{root}: must hold nine folders, such as 00_dog to 08_fish, one per class (found "
-            f"{', '.join(folders[:12]) or 'none'})"
+            f"{root}: expected nine folders of classes, such as 00_dog to 08_fish, got {', '.join(folders)}"
         )
-    return [names[label] for label in range(CLASSES)]
+    columns: dict[str, list[str | int]] = {ROW_ID: [], IMAGE: [], LABELS: []}
+    for label, folder in enumerate(folders):
+        for foreground, path in sorted(_images(root / folder).items()):
+            columns[ROW_ID].append(f"{folder}/{foreground}")
+            columns[IMAGE].append(path)
+            columns[LABELS].append(label)
+    names = [match["name"] for match in classes]
+    features = Features({ROW_ID: Value("string"), IMAGE: Value("string"), LABELS: ClassLabel(names=names)})
+    return Dataset.from_dict(columns, features=features)
 
 
 def _images(folder: Path) -> dict[str, str]:
     """Return foreground -> path."""
     paths: dict[str, str] = {}
-    for entry in _entries(folder):
-        stem, suffix = os.path.splitext(entry.name)
-        # macOS stores metadata as `._name.jpg` beside `name.jpg`.
-        if entry.name.startswith(".") or suffix.lower() not in SUFFIXES:
+    for file in folder.iterdir():
+        # macOS stores metadata as `._name.jpg` next to `name.jpg`.
+        if file.name.startswith(".") or file.suffix.lower() not in SUFFIXES:
             continue
-        first = paths.setdefault(foreground_of(stem), entry.path)
-        if first != entry.path:
-            both = " and ".join(sorted((os.path.basename(first), entry.name)))
-            raise DataError(f"{folder}: {both} show the same foreground; remove one")
-    if not paths:
-        raise DataError(f"{folder}: no {', '.join(SUFFIXES)} file in it; fetch the data again")
+        mixed = _MIXED.fullmatch(file.stem)
+        foreground = mixed["foreground"] if mixed else file.stem
+        if foreground in paths:
+            raise DataError(f"{folder}: expected one image of {foreground}, got {paths[foreground]} and {file.name}")
+        paths[foreground] = str(file)
     return paths
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise DataError(
-            f"{folder}: cannot be listed ({error.strerror or error}); give the folder that holds the variants, each "
-            "with its splits, such as original/val"
-        ) from error
-
-
-def _require_same_classes(folder: str | os.PathLike[str], rows: Mapping[str, Dataset]) -> None:
-    names = {variant: tuple(dataset.features[LABELS].names) for variant, dataset in rows.items()}
-    first = next(iter(names))
-    for variant, classes in names.items():
-        if classes != names[first]:
-            raise DataError(
-                f"{folder}: the classes of {variant} are {', '.join(classes)}, those of {first} "
-                f"{', '.join(names[first])}; give variants of one data set"
-            )
-
-
-def _describe_missing(missing: Mapping[str, Sequence[str]], split: str) -> str:
-    parts = []
-    for variant, names in missing.items():
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        parts.append(f"{variant}/{split} lacks {', '.join(names[:SHOWN])}{more}")
-    return "; ".join(parts)

@@ -7,7 +7,7 @@ keeps its accuracy on other backgrounds and loses it on backgrounds alone.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,37 +29,30 @@ class Variant(NamedTuple):
 
     Attributes:
         title: Heading in the paper.
-        shows: Content of the images.
         higher_is_better: Whether high accuracy is good. It is not for variants without foreground, in which only the
             background reveals the label.
     """
 
     title: str
-    shows: str
     higher_is_better: bool = True
 
     @property
     def heading(self) -> str:
-        """Title, with a down arrow if lower is better.
-
-        Example:
-            >>> VARIANTS["only_bg_b"].heading, VARIANTS["no_fg"].heading
-            ('BG-B ↓', 'No-FG')
-        """
+        """Title, with a down arrow if lower is better."""
         return self.title if self.higher_is_better else f"{self.title} ↓"
 
 
 # In the order of the paper's table, by the name of the folder in the public data. No-FG has no arrow there, because the
 # outline of the foreground is visible.
 VARIANTS = {
-    ORIGINAL: Variant("Original", "the unchanged image"),
-    MIXED_RAND: Variant("M-Rand", "its foreground on the background of an image of any class"),
-    MIXED_SAME: Variant("M-Same", "its foreground on the background of an image of its class"),
-    MIXED_NEXT: Variant("M-Next", "its foreground on the background of an image of the next class"),
-    ONLY_BG_B: Variant("BG-B", "the image with the box around its foreground black", higher_is_better=False),
-    ONLY_BG_T: Variant("BG-T", "the image with background in place of its foreground", higher_is_better=False),
-    NO_FG: Variant("No-FG", "the image with its foreground black"),
-    ONLY_FG: Variant("Only-FG", "its foreground on black"),
+    ORIGINAL: Variant("Original"),
+    MIXED_RAND: Variant("M-Rand"),  # its foreground on the background of an image of any class
+    MIXED_SAME: Variant("M-Same"),  # on the background of an image of its class
+    MIXED_NEXT: Variant("M-Next"),  # on the background of an image of the next class
+    ONLY_BG_B: Variant("BG-B", higher_is_better=False),  # the box around its foreground is black
+    ONLY_BG_T: Variant("BG-T", higher_is_better=False),  # background in place of its foreground
+    NO_FG: Variant("No-FG"),  # its foreground is black
+    ONLY_FG: Variant("Only-FG"),  # its foreground on black
 }
 
 
@@ -77,13 +70,12 @@ def evaluate_variants(
         As `variant_metrics`.
 
     Raises:
-        DataError: As `variant_metrics`, or rows have partners.
+        DataError: Rows have partners.
 
     Example:
         >>> evaluate_variants(trainer.evaluate_pairs, tests)["accuracy_only_bg_b"]  # doctest: +SKIP
         0.172
     """
-    require_variants(tests)
     correct: dict[str, NDArray[np.bool_]] = {}
     for variant, rows in tests.items():
 
@@ -98,10 +90,7 @@ def evaluate_variants(
             warnings.simplefilter("ignore", UndefinedMetricWarning)
             evaluate_pairs(rows, record_correct, intervals=False, data_name=f"{data_name}, {variant}")
         if len(correct[variant]) != len(rows):
-            raise DataError(
-                f"{variant}: {len(correct[variant])} views of {len(rows)} rows were evaluated; give rows without "
-                "partners"
-            )
+            raise DataError(f"{variant}: expected rows without partners, got {len(correct[variant])} of {len(rows)}")
     return variant_metrics(correct, intervals=intervals)
 
 
@@ -111,11 +100,7 @@ def variant_metrics(correct: Mapping[str, ArrayLike], *, intervals: bool = True)
     With correctness `H_v` on variant v, `cm = P(H_mixed_rand = 1 | H_original = 1)`. The background gap of Xiao et al.
     is `accuracy(mixed_same) - accuracy(mixed_rand)`, the gain from a background of the right class.
     """
-    require_variants(correct)
     values = {variant: as_correct(rows, variant).astype(np.float64) for variant, rows in correct.items()}
-    if len({len(rows) for rows in values.values()}) > 1:
-        found = ", ".join(f"{variant} {len(rows)}" for variant, rows in values.items())
-        raise DataError(f"variants: numbers of values differ ({found}); give one per foreground, [N] for all")
     ones = np.ones_like(next(iter(values.values())))
     ratios = {f"accuracy_{variant}": (rows, ones) for variant, rows in values.items()}
     if MIXED_SAME in values and MIXED_RAND in values:
@@ -126,11 +111,3 @@ def variant_metrics(correct: Mapping[str, ArrayLike], *, intervals: bool = True)
         pairs = correctness_metrics(correct[ORIGINAL], correct[MIXED_RAND], intervals=intervals)
         metrics |= {key: value for key, value in pairs.items() if key.removesuffix("_low").removesuffix("_high") in CM}
     return metrics
-
-
-def require_variants(names: Collection[str]) -> None:
-    """Raise a `DataError` for unknown variants, or for none."""
-    if not names:
-        raise DataError(f"variants: none given; give some of {', '.join(VARIANTS)}")
-    if unknown := [name for name in names if name not in VARIANTS]:
-        raise DataError(f"variants: {', '.join(unknown)} unknown; use some of {', '.join(VARIANTS)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,15 +12,9 @@ from torch import Tensor
 from dair_hf.augment.images import rotate
 from dair_hf.data.counter_rng import integers, subset, uniform
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.vision.image_pairs import (
-    ImageView,
-    evaluation_rows,
-    file_of,
-    require_choice,
-    require_fraction,
-    rows_between,
-)
-from dair_hf.vision.mnist.digits import DIGITS, MNIST, DigitPairsConfig, Digits, digit_pairs
+from dair_hf.settings import Share
+from dair_hf.vision.image_pairs import ImageView, evaluation_rows, file_pairs, rows_between
+from dair_hf.vision.mnist.digits import DIGITS, DigitPairsConfig, Digits
 
 # Scheme -> arcs of equal length in degrees; an angle is uniform on an arc chosen uniformly.
 Arcs = tuple[tuple[float, float], ...]
@@ -47,40 +41,26 @@ SETUPS = {"weak": Setup("R4", "R6", "R1"), "strong": Setup("R1", "R5", "R2")}
 
 @dataclass
 class RotatedConfig(DigitPairsConfig):
-    """Data of a Rotated MNIST experiment.
+    """Data of a Rotated MNIST experiment."""
 
-    Raises:
-        DataError: An unknown setup or a number out of range.
-
-    Example:
-        >>> SETUPS[RotatedConfig().setup]
-        Setup(original='R4', augmented='R6', test='R1')
-    """
-
-    setup: str = field(
+    setup: Literal["weak", "strong"] = field(
         default="weak",
         metadata={
             "help": "weak: train on 90 and 270 degrees, partners at [22.5, 67.5] and [202.5, 247.5], test upright; "
-            "strong: train upright, partners at any angle, test at 90 degrees.",
-            "choices": tuple(SETUPS),
+            "strong: train upright, partners at any angle, test at 90 degrees."
         },
     )
     fresh_angles: bool = field(
         default=True,
         metadata={"help": "Redraw the angles of both training views each epoch; false keeps those of the first."},
     )
-    label_noise: float = field(
+    label_noise: Share = field(
         default=0.0,
         metadata={
-            "help": "Probability, in [0, 1], that a training label is replaced by a uniformly random digit (possibly "
-            "the true one); drawn once for both views and all epochs."
+            "help": "Probability that a training label is replaced by a uniformly random digit (possibly the true "
+            "one); drawn once for both views and all epochs."
         },
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice("setup", self.setup, SETUPS)
-        require_fraction("label_noise", self.label_noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +97,13 @@ def draw_angles(arcs: Arcs, rows: Tensor, seed: int, epoch: int, stream: str) ->
     return torch.lerp(low[arc], high[arc], drawn - arc)
 
 
-def noisy_labels(digits: Tensor, rows: Tensor, noise: float, seed: int) -> Tensor:
+def randomized_labels(digits: Tensor, rows: Tensor, noise: float, seed: int) -> Tensor:
     """Replace each label by a uniformly random digit with probability `noise`."""
     replaced = uniform(rows, seed, 0, "rotated/label_noise")[:, 0] < noise
     return torch.where(replaced, integers(rows, seed, 0, "rotated/label", high=DIGITS)[:, 0], digits)
 
 
-def train_pairs(mnist: Mapping[str, Digits], config: RotatedConfig, seed: int) -> TensorPairs:
+def rotated_train_pairs(mnist: Mapping[str, Digits], config: RotatedConfig, seed: int) -> TensorPairs:
     """Return the training pairs: both views of a digit at their own angles, with the same, possibly noisy, label.
 
     Args:
@@ -136,18 +116,18 @@ def train_pairs(mnist: Mapping[str, Digits], config: RotatedConfig, seed: int) -
     Raises:
         DataError: The file has too few rows.
     """
-    digits, setup = file_of(mnist, "train", "training", MNIST), SETUPS[config.setup]
+    digits, setup = mnist["train"], SETUPS[config.setup]
     rows = rows_between(digits, 0, config.train_rows, "training")
-    labels = noisy_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed)
+    labels = randomized_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed)
     original, augmented = (
         RotatedView(digits.images, labels, rows, SCHEMES[scheme], f"rotated/train/{view}", seed, config.fresh_angles)
         for view, scheme in (("original", setup.original), ("augmented", setup.augmented))
     )
     has_partner = subset(rows, config.partner_fraction, seed, "rotated/partner")
-    return digit_pairs("train", digits, original, augmented, has_partner)
+    return file_pairs("train", original, augmented, has_partner, {"digit": digits.labels[rows].tolist()})
 
 
-def evaluation_pairs(
+def rotated_evaluation_pairs(
     mnist: Mapping[str, Digits], config: RotatedConfig, seed: int, split: str = "test", scheme: str | None = None
 ) -> TensorPairs:
     """Return evaluation pairs: digits at the angles of a scheme, partners rotated by 180 degrees more; true labels.
@@ -161,18 +141,15 @@ def evaluation_pairs(
         scheme: Scheme of the originals; None: the test scheme of the setup, R1 (weak) or R2 (strong).
 
     Returns:
-        As `train_pairs`.
+        As `rotated_train_pairs`.
 
     Raises:
-        DataError: A file is missing or has too few rows, or the split or the scheme is unknown.
+        DataError: The file has too few rows.
     """
     scheme = SETUPS[config.setup].test if scheme is None else scheme
-    require_choice("scheme", scheme, SCHEMES)
-    file, digits, rows = evaluation_rows(
-        mnist, split, MNIST, train_rows=config.train_rows, validation_rows=config.validation_rows
-    )
+    file, digits, rows = evaluation_rows(mnist, split, config.train_rows, config.validation_rows)
     original, augmented = (
         RotatedView(*digits, rows, SCHEMES[scheme], f"rotated/{file}/{scheme}", seed, turn=turn)
         for turn in (0.0, 180.0)
     )
-    return digit_pairs(file, digits, original, augmented)
+    return file_pairs(file, original, augmented, columns={"digit": digits.labels[rows].tolist()})

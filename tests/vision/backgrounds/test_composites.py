@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dair_hf.errors import DataError
 from dair_hf.vision.backgrounds.composites import Composites, VariantView, stripes
 from dair_hf.vision.backgrounds.foregrounds import object_foregrounds, shape_foregrounds
 from dair_hf.vision.backgrounds.variants import MIXED, VARIANTS
@@ -45,10 +44,11 @@ def waves(images: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def test_stripes_have_the_direction_of_their_texture() -> None:
-    images = stripes(ROWS % 9, ROWS, 64, 0, "test")
-    assert (images.shape, images.dtype) == ((180, 3, 64, 64), torch.float32)
+    rows = ROWS[:72]
+    images = stripes(rows % 9, rows, 64, 0, "test")
+    assert (images.shape, images.dtype) == ((72, 3, 64, 64), torch.float32)
     direction, cycles = waves(images)
-    off = (direction - 20 * (ROWS.numpy() % 9) + 90) % 180 - 90
+    off = (direction - 20 * (rows.numpy() % 9) + 90) % 180 - 90
     assert np.abs(off).max() < 6.0  # 5 degrees plus the resolution of the spectrum
     assert np.abs(off).mean() > 1.5, "directions vary"
     assert 3.8 < cycles.min() < 4.3 and 6.7 < cycles.max() < 7.2
@@ -116,10 +116,7 @@ def test_variants_are_composed_of_foreground_and_background(kind: str) -> None:
         noise = torch.randint(0, 256, (45, 3, 20, 20), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
         foregrounds = object_foregrounds(noise, torch.arange(45) % 9, [f"class {label}" for label in range(9)])
     images = composites(foregrounds=foregrounds)
-    donors = images.donors("mixed_next", ROWS, seed=0)
-    shown = {
-        variant: images.render(variant, ROWS, donors if variant in MIXED else None).double() for variant in VARIANTS
-    }
+    shown = {variant: images.render(variant, ROWS, seed=0).double() for variant in VARIANTS}
     for image in shown.values():
         assert image.shape == (180, 3, 32, 32)
         assert 0 <= float(image.min()) and float(image.max()) <= 1
@@ -132,6 +129,7 @@ def test_variants_are_composed_of_foreground_and_background(kind: str) -> None:
     assert (shown["only_fg"] * (mask == 0)).abs().max() < 1e-6
     assert float((mask > 0.9).flatten(1).double().mean(1).min()) > 0.02, "each image has a foreground"
     for variant in MIXED:
+        donors = images.donors(variant, ROWS, seed=0)
         assert (shown[variant] - (shown["only_fg"] + background[donors] * (1 - mask))).abs().max() < 1e-6
     for row in range(len(ROWS)):
         covered = (cut_out[row] != background[row]).any(0).numpy()
@@ -146,7 +144,7 @@ def test_each_image_shows_the_next_foreground_of_its_class() -> None:
     colors = torch.arange(45, dtype=torch.uint8).view(45, 1, 1, 1).expand(45, 3, 8, 8) * 5
     foregrounds = object_foregrounds(colors, torch.arange(45) % 9, [str(label) for label in range(9)])
     images = composites(foregrounds=foregrounds, first=2)
-    values = (images.render("only_fg", ROWS) * 255 / 5).round().amax((1, 2, 3)).long()
+    values = (images.render("only_fg", ROWS, seed=0) * 255 / 5).round().amax((1, 2, 3)).long()
     # Row r shows foreground (2 + r // 9) % 5 of class r % 9.
     assert values.tolist() == [(2 + row // 9) % 5 * 9 + row % 9 for row in ROWS.tolist()]
 
@@ -169,19 +167,5 @@ def test_splits_and_seeds_differ() -> None:
     images = composites()
     for other in (dataclasses.replace(images, split="train"), dataclasses.replace(images, seed=1)):
         for variant in ("only_fg", "only_bg_t"):
-            same = (images.render(variant, ROWS) == other.render(variant, ROWS)).flatten(1).all(1)
+            same = (images.render(variant, ROWS, 0) == other.render(variant, ROWS, 0)).flatten(1).all(1)
             assert not same.any()
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-
-def test_invalid_variants_are_refused() -> None:
-    images = composites()
-    with pytest.raises(DataError, match="variant 'no_fg' does not mix backgrounds; use one of mixed_rand,"):
-        images.donors("no_fg", ROWS, seed=0)
-    with pytest.raises(DataError, match="variants: mixed unknown"):
-        images.render("mixed", ROWS)
-    for variant in ("mixed_same", "original"):
-        with pytest.raises(DataError, match=f"variant '{variant}': give donors for mixed_rand, mixed_same, mixed_next"):
-            images.render(variant, ROWS, None if variant in MIXED else ROWS)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dair_hf.augment.shapes import SHAPES
 from dair_hf.data.counter_rng import uniform
-from dair_hf.errors import DataError
 from dair_hf.vision.backgrounds.foregrounds import (
     Foregrounds,
     bounding_box,
@@ -142,16 +140,6 @@ def test_images_are_ordered_by_class_without_the_tenth() -> None:
     asked = torch.tensor([0, 0, 0, 3, 3, 8, 8])
     indices = foregrounds.indices(asked, torch.tensor([0, 1, 2, 1, 4, 0, 5]))
     assert foregrounds.images[indices, 0, 0, 0].tolist() == [2, 12, 2, 10, 3, 0, 0]
-
-
-def test_a_class_without_image_is_refused() -> None:
-    images = torch.zeros(8, 28, 28, dtype=torch.uint8)
-    with pytest.raises(DataError, match="foregrounds: no image of digit 2, digit 8; give a data set with all classes"):
-        digit_foregrounds(images, torch.tensor([0, 1, 3, 4, 5, 6, 7, 9]))
-    with pytest.raises(DataError, match="no image of class 5;"):
-        object_foregrounds(
-            torch.zeros(9, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 1, 2, 3, 4, 6, 7, 8, 9]), NAMES
-        )
 
 
 # --- bounding boxes -------------------------------------------------------------------------------------------------

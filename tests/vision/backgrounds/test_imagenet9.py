@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.errors import DataError
-from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.run_records import Run, changed_settings, plain_config
 from dair_hf.io.file_values import content_hashes
 from dair_hf.training.trainer import DAIRTrainer
-from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
-from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, load_imagenet9, train_pairs
+from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
 from dair_hf.vision.backgrounds.variants import evaluate_variants
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
@@ -97,29 +94,12 @@ def test_missing_files(folders: dict[str, Any], tmp_path: Path) -> None:
         "train/mixed_rand": [remove("in9", "mixed_rand", "train", 2)],
         "test/only_bg_t": [remove("bg_challenge", "only_bg_t", "val", 5)],
     }
-    with pytest.raises(
-        DataError, match="in9: files are missing: mixed_rand/train lacks 02_wheeled vehicle/n02701002_00001;"
-    ):
+    with pytest.raises(DataError, match="in9: .*mixed_rand/train: 02_wheeled vehicle/n02701002_00001"):
         load_imagenet9(ImageNet9Config(**folders))
     data = load_imagenet9(ImageNet9Config(**folders, strict=False))
     assert data.missing == lost
     assert len(data.train) == 269 and None not in data.train["augmented_image"][:]
     assert {len(rows) for rows in data.tests.values()} == {17}
-
-
-def test_invalid_folders_are_refused(folders: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="train_folder, test_folder not set; give the folders of the unpacked"):
-        load_imagenet9(ImageNet9Config())
-    with pytest.raises(DataError, match="^test_folder not set"):
-        load_imagenet9(ImageNet9Config(train_folder=folders["train_folder"]))
-    with pytest.raises(DataError, match="original/val: cannot be listed"):
-        load_imagenet9(ImageNet9Config(train_folder=folders["train_folder"], test_folder=folders["train_folder"]))
-    for variant in VARIANTS:
-        (tmp_path / "bg_challenge" / variant / "val" / CLASSES[0]).rename(
-            tmp_path / "bg_challenge" / variant / "val" / "00_wolf"
-        )
-    with pytest.raises(DataError, match="bg_challenge: the classes are wolf, bird, .*in9 dog, bird, .* one data set"):
-        load_imagenet9(ImageNet9Config(**folders))
 
 
 # --- training pairs -------------------------------------------------------------------------------------------------
@@ -128,7 +108,7 @@ def test_invalid_folders_are_refused(folders: dict[str, Any], tmp_path: Path) ->
 def test_shared_crops(folders: dict[str, Any]) -> None:
     for shared in (True, False):
         config = ImageNet9Config(**folders, shared_crop=shared)
-        rows = epoch_of(train_pairs(load_imagenet9(config), config, seed=0), 0)
+        rows = epoch_of(imagenet9_train_pairs(load_imagenet9(config), config, seed=0), 0)
         assert (rows["crop"] == rows["augmented_crop"]) is shared
         assert (rows["mirrored"] == rows["augmented_mirrored"]) is shared
         if not shared:
@@ -140,18 +120,24 @@ def test_shared_crops(folders: dict[str, Any]) -> None:
 def test_crops_are_redrawn_each_epoch_and_reproducible(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders)
     data = load_imagenet9(config)
-    pairs = train_pairs(data, config, seed=0)
+    pairs = imagenet9_train_pairs(data, config, seed=0)
     assert isinstance(pairs, EpochPairs)
     first, second = epoch_of(pairs, 0), epoch_of(pairs, 1)
     assert not any(one == other for one, other in zip(first["crop"], second["crop"], strict=True))
     assert first["image"] == second["image"] == data.train["image"][:]
-    assert epoch_of(train_pairs(data, config, seed=0), 1) == second
-    assert epoch_of(train_pairs(data, config, seed=1), 1)["crop"] != second["crop"]
+    assert epoch_of(imagenet9_train_pairs(data, config, seed=0), 1) == second
+    assert epoch_of(imagenet9_train_pairs(data, config, seed=1), 1)["crop"] != second["crop"]
     fingerprints = set()
     others = [
-        train_pairs(data, ImageNet9Config(**changed), 0) for changed in ({"smallest_crop": 0.5}, {"shared_crop": False})
+        imagenet9_train_pairs(data, ImageNet9Config(**changed), 0)
+        for changed in ({"smallest_crop": 0.5}, {"shared_crop": False})
     ]
-    for other_pairs in (pairs, train_pairs(data, config, 1), train_pairs(data, config, 0, partners=False), *others):
+    for other_pairs in (
+        pairs,
+        imagenet9_train_pairs(data, config, 1),
+        imagenet9_train_pairs(data, config, 0, partners=False),
+        *others,
+    ):
         for epoch in (0, 1):
             other_pairs.set_epoch(epoch)
             fingerprints.add(other_pairs.pairs._fingerprint)
@@ -160,7 +146,7 @@ def test_crops_are_redrawn_each_epoch_and_reproducible(folders: dict[str, Any]) 
 
 def test_smallest_crop_1_disables_crops(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders, smallest_crop=1.0)
-    rows = epoch_of(train_pairs(load_imagenet9(config), config, seed=0), 0)
+    rows = epoch_of(imagenet9_train_pairs(load_imagenet9(config), config, seed=0), 0)
     assert rows["crop"] == [[0.0, 0.0, 1.0, 1.0]] * 270
     assert 90 < sum(rows["mirrored"]) < 180
 
@@ -168,15 +154,15 @@ def test_smallest_crop_1_disables_crops(folders: dict[str, Any]) -> None:
 def test_erm_needs_no_partners(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders)
     data = load_imagenet9(config)
-    alone = epoch_of(train_pairs(data, config, seed=0, partners=False), 2)
+    alone = epoch_of(imagenet9_train_pairs(data, config, seed=0, partners=False), 2)
     assert set(alone) == {"row_id", "image", "labels", "crop", "mirrored"}
-    paired = epoch_of(train_pairs(data, config, seed=0), 2)
+    paired = epoch_of(imagenet9_train_pairs(data, config, seed=0), 2)
     assert alone["crop"] == paired["crop"], "originals are the same for all methods"
 
 
 def test_a_batch_holds_both_images_of_a_foreground(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders)
-    pairs = train_pairs(load_imagenet9(config), config, seed=0)
+    pairs = imagenet9_train_pairs(load_imagenet9(config), config, seed=0)
     collator = ImageCollator(8, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     batch = PairCollator(collator)(pairs.__getitems__([0, 31, 260]))
     expected = [[gray_of(v, k, n) for v in ("original", "mixed_rand")] for k, n in ((0, 1), (1, 2), (8, 21))]
@@ -188,20 +174,19 @@ def test_a_batch_holds_both_images_of_a_foreground(folders: dict[str, Any]) -> N
 # --- with the trainer -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["erm", "dair"])
-def test_files_and_variants_with_the_trainer(folders: dict[str, Any], tmp_path: Path, method: str) -> None:
+def test_files_and_variants_with_the_trainer(folders: dict[str, Any], tmp_path: Path) -> None:
     config = ImageNet9Config(**folders, input_size=28)
     data = load_imagenet9(config)
     torch.manual_seed(0)
     args = DAIRConfig(
-        str(tmp_path / "out"), method=method, dair_lambda=1.0, max_steps=2, per_device_train_batch_size=8,
+        str(tmp_path / "out"), method="dair", dair_lambda=1.0, max_steps=2, per_device_train_batch_size=8,
         per_device_eval_batch_size=8, report_to="none", save_strategy="no", disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
     trainer = DAIRTrainer(
         DigitCNN(DigitCNNConfig(num_channels=3, num_labels=9)),
         args,
         ImageCollator(config.input_size),
-        train_pairs(data, config, seed=0, partners=args.uses_partners),
+        imagenet9_train_pairs(data, config, seed=0, partners=True),
         sample_loss="classification",
     )
     trainer.train()
@@ -213,34 +198,3 @@ def test_files_and_variants_with_the_trainer(folders: dict[str, Any], tmp_path: 
             correct = trainer.model.eval()(batch["pixel_values"]).logits.argmax(1) == batch["labels"]
         assert found[f"accuracy_{variant}"] == pytest.approx(float(correct.double().mean()))
     assert found["rows"] == 18
-
-
-def test_collator_is_picklable(folders: dict[str, Any]) -> None:
-    rows = load_imagenet9(ImageNet9Config(**folders)).tests["original"].to_list()[:3]
-    collator = ImageCollator(8)
-    assert torch.equal(pickle.loads(pickle.dumps(collator))(rows)["pixel_values"], collator(rows)["pixel_values"])
-
-
-# --- settings -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"evaluate_on": "train"}, "evaluate_on='train' is unknown; use one of test, validation"),
-        ({"input_size": 0}, "input_size=0 must be at least 1"),
-        ({"smallest_crop": 0.0}, "smallest_crop=0.0 must be above 0 and at most 1"),
-        ({"smallest_crop": 1.5}, "smallest_crop=1.5 must be above 0 and at most 1"),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        ImageNet9Config(**settings)
-
-
-def test_settings_share_a_command_line() -> None:
-    real, drawn, training = parse_arguments(
-        [ImageNet9Config, BackgroundsConfig, DAIRConfig],
-        ["--output_dir", "out", "--train_folder", "in9", "--strict", "false", "--correlation", "0.5"],
-    )
-    assert (real.train_folder, real.strict, drawn.correlation, training.output_dir) == ("in9", False, 0.5, "out")

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.errors import DataError
-from dair_hf.vision.cifar10.pairs import Cifar10Config, CroppedView, evaluation_pairs, train_pairs
-from dair_hf.vision.correctness import is_correct
+from dair_hf.vision.cifar10.pairs import Cifar10Config, CroppedView, cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
-from dair_hf.vision.preact_resnet import PreActResNet, PreActResNetConfig
 from tests.fixtures.cifar import noise_images
 
 CIFAR = {"train": noise_images(120), "test": noise_images(30, seed=1)}
@@ -50,7 +43,7 @@ def by_hand(image: np.ndarray, drawn: np.ndarray, padding: int, flip: bool) -> n
 
 @pytest.mark.parametrize(("padding", "flip"), [(4, True), (4, False), (0, True), (31, True)])
 def test_originals_are_cropped_and_flipped(padding: int, flip: bool) -> None:
-    pairs = train_pairs(CIFAR, small(crop_padding=padding, flip=flip), seed=5)
+    pairs = cifar10_train_pairs(CIFAR, small(crop_padding=padding, flip=flip), seed=5)
     batch = whole(pairs, epoch=3)
     assert (batch["pixel_values"].shape, batch["pixel_values"].dtype) == ((80, 1, 3, 32, 32), torch.float32)
     assert batch["labels"].tolist() == CIFAR["train"].labels[:80, None].tolist()
@@ -63,13 +56,13 @@ def test_originals_are_cropped_and_flipped(padding: int, flip: bool) -> None:
 
 
 def test_without_crop_and_flip_images_are_unchanged() -> None:
-    pairs = train_pairs(CIFAR, small(crop_padding=0, flip=False), seed=0)
+    pairs = cifar10_train_pairs(CIFAR, small(crop_padding=0, flip=False), seed=0)
     for epoch in (0, 1):
         assert torch.equal(whole(pairs, epoch)["pixel_values"][:, 0], plain("train", 0, 80))
 
 
 def test_crops_of_partners_are_independent() -> None:
-    alone, paired = (train_pairs(CIFAR, small(partner=partner), seed=0) for partner in ("none", "crop"))
+    alone, paired = (cifar10_train_pairs(CIFAR, small(partner=partner), seed=0) for partner in ("none", "crop"))
     first, second = whole(paired, 0)["pixel_values"], whole(paired, 1)["pixel_values"]
     assert first.shape == (80, 2, 3, 32, 32)
     # Partners do not change the originals.
@@ -84,9 +77,9 @@ def test_crops_of_partners_are_independent() -> None:
 
 
 def test_crops_depend_on_epoch_and_seed() -> None:
-    pairs = train_pairs(CIFAR, small(partner="crop"), seed=0)
+    pairs = cifar10_train_pairs(CIFAR, small(partner="crop"), seed=0)
     first = whole(pairs, 0)["pixel_values"]
-    other = whole(train_pairs(CIFAR, small(partner="crop"), seed=1))["pixel_values"]
+    other = whole(cifar10_train_pairs(CIFAR, small(partner="crop"), seed=1))["pixel_values"]
     for view in (0, 1):
         for changed in (whole(pairs, 1)["pixel_values"], other):
             assert (first[:, view] != changed[:, view]).flatten(1).any(dim=1).sum() > 70
@@ -101,11 +94,6 @@ def test_views_with_the_same_stream_show_the_same_crops() -> None:
     assert torch.equal(pixels[:, 1], (pixels[:, 0] / 2).floor())
 
 
-def test_pairs_are_picklable() -> None:
-    pairs = train_pairs(CIFAR, small(partner="crop"), seed=0)
-    assert torch.equal(whole(pickle.loads(pickle.dumps(pairs)))["pixel_values"], whole(pairs)["pixel_values"])
-
-
 # --- evaluation pairs -----------------------------------------------------------------------------------------------
 
 
@@ -113,7 +101,7 @@ def test_pairs_are_picklable() -> None:
     ("split", "file", "start", "stop"), [("test", "test", 0, 20), ("validation", "train", 95, 120)]
 )
 def test_evaluation_images_are_unchanged(split: str, file: str, start: int, stop: int) -> None:
-    pairs = evaluation_pairs(CIFAR, small(), split)
+    pairs = cifar10_evaluation_pairs(CIFAR, small(), split)
     batch = whole(pairs, epoch=2)
     assert torch.equal(batch["pixel_values"][:, 0], plain(file, start, stop))
     assert batch["pixel_values"].shape[1] == 1
@@ -124,7 +112,7 @@ def test_evaluation_images_are_unchanged(split: str, file: str, start: int, stop
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_given_partners(dtype: torch.dtype) -> None:
     attacked = (plain("test", 0, 20).to(dtype) + 0.01).clamp(max=1.0).requires_grad_()
-    batch = whole(evaluation_pairs(CIFAR, small(), partners=attacked))
+    batch = whole(cifar10_evaluation_pairs(CIFAR, small(), partners=attacked))
     assert torch.equal(batch["pixel_values"][:, 0], plain("test", 0, 20))
     assert torch.equal(batch["pixel_values"][:, 1], attacked.detach().float())
     assert batch["pixel_values"].dtype == torch.float32 and not batch["pixel_values"].requires_grad
@@ -143,80 +131,16 @@ def test_rows_of_each_split() -> None:
         return (pixels * torch.tensor([1, 256, 256**2])).sum(dim=1).tolist()
 
     unchanged = {"crop_padding": 0, "flip": False}
-    assert ends(train_pairs(big, Cifar10Config(**unchanged), 0)) == [0, 44_999]
-    assert ends(train_pairs(big, Cifar10Config(train_rows=50_000, **unchanged), 0)) == [0, 49_999]
-    assert ends(evaluation_pairs(big, Cifar10Config(), "validation")) == [45_000, 49_999]
-    assert ends(evaluation_pairs(big, Cifar10Config(train_rows=1_000), "validation")) == [45_000, 49_999]
-    assert ends(evaluation_pairs(big, Cifar10Config(train_rows=47_000, validation_rows=1_000), "validation")) == [
+    assert ends(cifar10_train_pairs(big, Cifar10Config(**unchanged), 0)) == [0, 44_999]
+    assert ends(cifar10_train_pairs(big, Cifar10Config(train_rows=50_000, **unchanged), 0)) == [0, 49_999]
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config(), "validation")) == [45_000, 49_999]
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config(train_rows=1_000), "validation")) == [45_000, 49_999]
+    assert ends(
+        cifar10_evaluation_pairs(big, Cifar10Config(train_rows=47_000, validation_rows=1_000), "validation")
+    ) == [
         49_000,
         49_999,
     ]
-    assert ends(evaluation_pairs(big, Cifar10Config())) == [0, 9_999]
-    assert ends(evaluation_pairs(big, Cifar10Config(test_rows=1_000))) == [0, 999]
-    assert ends(evaluation_pairs(big, Cifar10Config(test_rows=20_000))) == [0, 9_999]
-    with pytest.raises(DataError, match="validation: needs rows 48000 to 52999, but the file ends with row 49999"):
-        evaluation_pairs(big, Cifar10Config(train_rows=48_000), "validation")
-
-
-def test_pairs_with_the_trainer(tmp_path: Path) -> None:
-    """Training with cropped partners, and evaluation with given partners."""
-    args = DAIRConfig(str(tmp_path), max_steps=2, per_device_train_batch_size=20, report_to="none", save_strategy="no")
-    model = PreActResNet(PreActResNetConfig(num_labels=10, depths=[1, 1], hidden_sizes=[4, 8]))
-    pairs = train_pairs(CIFAR, small(partner="crop"), seed=0)
-    trainer = DAIRTrainer(model, args, train_dataset=pairs, sample_loss="classification")
-    trainer.train()
-    tested = evaluation_pairs(CIFAR, small(), partners=plain("test", 0, 20))
-    found = trainer.evaluate_pairs(tested, is_correct, intervals=False)
-    assert found["original_accuracy"] == found["augmented_accuracy"]
-    assert found["cm_numerator"] == found["cm_denominator"] == round(20 * found["original_accuracy"])
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"train_rows": 0}, "train_rows=0 must be at least 1"),
-        ({"validation_rows": -5}, "validation_rows=-5 must be at least 1"),
-        ({"test_rows": 0}, "test_rows=0 must be at least 1"),
-        ({"crop_padding": -1}, "crop_padding=-1 must be 0 to 31, less than the side of an image"),
-        ({"crop_padding": 32}, "crop_padding=32 must be 0 to 31"),
-        ({"partner": "attack"}, "partner='attack' is unknown; use one of none, crop"),
-        (
-            {"partner": "crop", "crop_padding": 0, "flip": False},
-            "gives partners equal to the originals; set one of them",
-        ),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Cifar10Config(**settings)
-
-
-def test_invalid_calls_are_refused() -> None:
-    with pytest.raises(DataError, match="split='dev' is unknown; use one of test, validation"):
-        evaluation_pairs(CIFAR, small(), "dev")
-    with pytest.raises(DataError, match="test: needs the test file of CIFAR-10; pass {'test': load_cifar10"):
-        evaluation_pairs({"train": CIFAR["train"]}, small())
-    with pytest.raises(DataError, match="training: needs the train file of CIFAR-10"):
-        train_pairs({}, small(), 0)
-    with pytest.raises(DataError, match="training: needs rows 0 to 44999, but the file ends with row 119"):
-        train_pairs(CIFAR, Cifar10Config(), 0)
-
-
-@pytest.mark.parametrize(
-    ("partners", "found"),
-    [
-        (plain("test", 0, 19), r"torch.float32 \[19, 3, 32, 32\]"),
-        (CIFAR["test"].images[:20], r"torch.uint8 \[20, 3, 32, 32\]"),
-        (plain("test", 0, 20)[:, :1], r"torch.float32 \[20, 1, 32, 32\]"),
-    ],
-)
-def test_invalid_partners_are_refused(partners: torch.Tensor, found: str) -> None:
-    with pytest.raises(DataError, match=rf"test: partners must be floating \[20, 3, 32, 32\], one .*, found {found}"):
-        evaluation_pairs(CIFAR, small(), partners=partners)
-
-
-def test_settings_differ_from_those_of_the_trainer() -> None:
-    assert not {f.name for f in dataclasses.fields(Cifar10Config)} & {f.name for f in dataclasses.fields(DAIRConfig)}
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config())) == [0, 9_999]
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config(test_rows=1_000))) == [0, 999]
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config(test_rows=20_000))) == [0, 9_999]

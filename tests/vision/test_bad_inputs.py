@@ -1,0 +1,260 @@
+"""Settings, rows and files of images that would train nonsense: class of the error and name of the setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dair_hf.errors import DataError
+from dair_hf.vision.backgrounds.challenge import ChallengeConfig
+from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
+from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config, load_imagenet9
+from dair_hf.vision.backgrounds.variant_folders import read_variants
+from dair_hf.vision.cifar10.images import load_cifar10
+from dair_hf.vision.cifar10.pairs import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs
+from dair_hf.vision.mnist.colored import ColoredConfig, colored_evaluation_pairs, colored_train_pairs
+from dair_hf.vision.mnist.digits import DigitPairsConfig, load_mnist
+from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_evaluation_pairs, rotated_train_pairs
+from dair_hf.vision.mnist.six_nine import SixNineConfig, six_nine_evaluation_pairs, six_nine_train_pairs
+from dair_hf.vision.networks import ImageNetworkConfig
+from dair_hf.vision.robustness import AdversarialDataConfig, AttackConfig
+from tests.fixtures.cifar import binary, noise_images, part, pickled, pickled_array, write_batches
+from tests.fixtures.digits import idx, noise_digits, png, write_idx, write_parquet
+from tests.fixtures.variant_images import CLASSES, VARIANTS, write_variants
+
+NAN = float("nan")
+STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        (DigitPairsConfig, {"partner_fraction": 1.1}),
+        (DigitPairsConfig, {"partner_fraction": NAN}),
+        (DigitPairsConfig, {"train_rows": 0}),
+        (DigitPairsConfig, {"validation_rows": -1}),
+        (ColoredConfig, {"setup": "C5"}),
+        (ColoredConfig, {"color_draws": "both"}),
+        (ColoredConfig, {"test_source": "hub"}),
+        (ColoredConfig, {"label_noise": 1.5}),
+        (ColoredConfig, {"train_rows": 35_000}),  # trains on test rows
+        (RotatedConfig, {"setup": "mild"}),
+        (RotatedConfig, {"label_noise": -0.5}),
+        (SixNineConfig, {"train_rows": 0}),
+        (Cifar10Config, {"crop_padding": 32}),
+        (Cifar10Config, {"crop_padding": -1}),
+        (Cifar10Config, {"partner": "attack"}),
+        (Cifar10Config, {"partner": "crop", "crop_padding": 0, "flip": False}),  # partners equal originals
+        (AdversarialDataConfig, {"evaluate_on": "train"}),
+        (AdversarialDataConfig, {"test_rows": 0}),
+        (AttackConfig, {"epsilon": -0.1}),
+        (AttackConfig, {"step_size": 0.0}),
+        (AttackConfig, {"train_steps": 0}),
+        (AttackConfig, {"norm": "l1"}),
+        (AttackConfig, {"autoattack_rows": -1}),
+        (ImageNetworkConfig, {"network": "vgg"}),
+        (ImageNetworkConfig, {"network": "pretrained"}),
+        (ImageNetworkConfig, {"pretrained_model": "some/model"}),
+        (ImageNetworkConfig, {"hidden_sizes": [8]}),
+        (ImageNetworkConfig, {"hidden_sizes": [8, 0], "depths": [1, 1]}),
+        (ImageNetworkConfig, {"hidden_sizes": [8], "depths": [1, 1]}),
+        (ImageNetworkConfig, {**STAGES, "network": "digit_cnn"}),
+        (ChallengeConfig, {"source": "painted"}),
+        (BackgroundsConfig, {"foreground": "digits"}),
+        (BackgroundsConfig, {"foreground_source": "mnist"}),
+        (BackgroundsConfig, {"picture_size": 15}),
+        (BackgroundsConfig, {"test_each": 0}),
+        (BackgroundsConfig, {"correlation": 1.1}),
+        (ImageNet9Config, {"evaluate_on": "train"}),
+        (ImageNet9Config, {"input_size": 0}),
+        (ImageNet9Config, {"smallest_crop": 0.0}),
+    ],
+    ids=str,
+)
+def test_settings(settings: Callable[..., Any], wrong: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=next(iter(wrong))):
+        settings(**wrong)
+
+
+DIGITS = {"train": noise_digits(50), "test": noise_digits(20, seed=1)}
+IMAGES = {"train": noise_images(50), "test": noise_images(20, seed=1)}
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        lambda: colored_train_pairs(DIGITS, ColoredConfig(train_rows=51), 0),
+        lambda: colored_evaluation_pairs(DIGITS, ColoredConfig(), 0),  # the released test starts at row 40,000
+        lambda: colored_evaluation_pairs(DIGITS, ColoredConfig(train_rows=45), 0, "validation"),
+        lambda: rotated_train_pairs(DIGITS, RotatedConfig(train_rows=51), 0),
+        lambda: rotated_evaluation_pairs(DIGITS, RotatedConfig(train_rows=45, validation_rows=6), 0, "validation"),
+        lambda: six_nine_train_pairs(DIGITS, SixNineConfig(train_rows=45), 0),
+        lambda: cifar10_train_pairs(IMAGES, Cifar10Config(), 0),
+        lambda: cifar10_evaluation_pairs(IMAGES, Cifar10Config(train_rows=45, validation_rows=6), "validation"),
+        lambda: cifar10_evaluation_pairs(IMAGES, Cifar10Config(), partners=torch.zeros(19, 3, 32, 32)),
+    ],
+)
+def test_too_few_rows(pairs: Callable[[], Any]) -> None:
+    with pytest.raises(DataError, match="rows"):
+        pairs()
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        lambda: colored_evaluation_pairs(DIGITS, ColoredConfig(test_source="test"), 0, augmented="C9")[0],
+        lambda: colored_evaluation_pairs(DIGITS, ColoredConfig(test_source="test"), 0, "dev"),
+        lambda: rotated_evaluation_pairs(DIGITS, RotatedConfig(), 0, scheme="R7"),
+        lambda: rotated_evaluation_pairs(DIGITS, RotatedConfig(), 0, "dev"),
+        lambda: six_nine_evaluation_pairs(DIGITS, SixNineConfig(), 0.0, "dev"),
+        lambda: cifar10_evaluation_pairs(IMAGES, Cifar10Config(), "dev"),
+    ],
+)
+def test_unknown_splits_and_schemes(pairs: Callable[[], Any]) -> None:
+    with pytest.raises(KeyError):
+        pairs()
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+IMAGE = {"bytes": png(DIGITS["train"].images[0].numpy()), "path": None}
+
+
+def image(pixels: np.ndarray) -> dict[str, Any]:
+    return {"bytes": png(pixels), "path": None}
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        ({"image": [IMAGE] * 2, "label": [9, 10]}, DataError),
+        ({"image": [IMAGE] * 2, "label": [-1, 0]}, DataError),
+        ({"image": [image(np.zeros((14, 28), np.uint8))], "label": [1]}, DataError),
+        ({"image": [image(np.zeros((28, 28, 3), np.uint8))], "label": [1]}, DataError),
+        ({"image": [IMAGE], "digit": [1]}, KeyError),
+        ({"pixels": [0], "label": [1]}, KeyError),
+        ({"image": [IMAGE], "label": ["1"]}, TypeError),
+        ({"image": [IMAGE] * 3, "label": [1, None, 2]}, TypeError),
+        ({"image": [IMAGE, {"bytes": b"nothing", "path": None}], "label": [1, 2]}, OSError),
+        ({"image": [{"bytes": IMAGE["bytes"][:-400], "path": None}], "label": [1]}, OSError),
+    ],
+)
+def test_parquet_files(tmp_path: Path, columns: dict[str, Any], error: type[Exception]) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    with pytest.raises(error):
+        load_mnist(tmp_path, "train")
+
+
+def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
+    for name in ("digits", "fashion"):
+        write_parquet(tmp_path / name / "train.parquet", DIGITS["train"])
+    with pytest.raises(DataError, match="digits, .*fashion"):
+        load_mnist(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "error"),
+    [
+        ("images", b"", ValueError),
+        ("images", idx(DIGITS["train"].labels.numpy()), ValueError),
+        ("images", idx(DIGITS["train"].images.numpy())[:-1], ValueError),
+        ("images", idx(DIGITS["train"].images.numpy()) + b"\0", ValueError),
+        ("labels", idx(np.zeros(49)), DataError),
+        ("labels", idx(np.full(50, 11)), DataError),
+    ],
+    ids=["empty", "labels", "short", "long", "count", "range"],
+)
+def test_idx_files(tmp_path: Path, kind: str, content: bytes, error: type[Exception]) -> None:
+    write_idx(tmp_path, "train", DIGITS["train"])
+    next(tmp_path.glob(f"train-{kind}*")).write_bytes(content)
+    with pytest.raises(error):
+        load_mnist(tmp_path, "train")
+
+
+@pytest.mark.parametrize("load", [load_mnist, load_cifar10])
+def test_missing_files(tmp_path: Path, load: Callable[..., Any]) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        load(tmp_path / "nowhere", "train")
+    with pytest.raises(DataError, match="expected"):
+        load(tmp_path, "train")
+    with pytest.raises(KeyError):
+        load(tmp_path, "dev")
+    write_parquet(tmp_path / "test.parquet", DIGITS["test"])
+    write_parquet(tmp_path / "trained.parquet", DIGITS["test"])  # another word that begins with the split
+    with pytest.raises(DataError, match="expected"):
+        load(tmp_path, "train")
+
+
+ROWS = IMAGES["test"].images.numpy().reshape(20, -1)[:4]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("test_batch", pickled(pickled_array(ROWS), [1, 2, 3, 10]), DataError),
+        ("test_batch", pickled(pickled_array(ROWS), [1, 2, 3]), DataError),
+        ("test_batch", pickled(pickled_array(ROWS[:, :784]), [1] * 4), ValueError),
+        ("test_batch", pickled(pickled_array(ROWS.view("<u2"), "u2"), [1] * 4), ValueError),
+        ("test_batch", pickled(pickled_array(ROWS), [1] * 4).replace(b"labels", b"fine_l"), KeyError),
+        ("test_batch.bin", binary(part(IMAGES["test"], 0, 4))[:-1], ValueError),
+        ("test_batch.bin", b"\x0a" + bytes(3072), DataError),
+    ],
+)
+def test_cifar10_batches(tmp_path: Path, name: str, content: bytes, error: type[Exception]) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(error):
+        load_cifar10(tmp_path, "test")
+
+
+@pytest.mark.parametrize("version", ["python", "binary"])
+def test_missing_and_duplicate_batches(tmp_path: Path, version: str) -> None:
+    folder = write_batches(tmp_path / "one", IMAGES["train"], IMAGES["test"], version)
+    write_batches(tmp_path / "two", IMAGES["train"], IMAGES["test"], version)
+    with pytest.raises(DataError, match="one/data_batch_1.*two/data_batch_1"):
+        load_cifar10(tmp_path, "train")
+    next(folder.glob("data_batch_2*")).unlink()
+    with pytest.raises(DataError, match="data_batch_1"):
+        load_cifar10(folder, "train")
+
+
+@pytest.mark.parametrize("wrong", ["9_cat", "09_cat", "08_whale", "n02085620"])
+def test_folders_other_than_nine_classes(tmp_path: Path, wrong: str) -> None:
+    write_variants(tmp_path, variants=("original",))
+    (tmp_path / "original/val" / wrong).mkdir()
+    with pytest.raises(DataError, match=wrong):
+        read_variants(tmp_path, "val", ("original",))
+
+
+def test_two_images_of_one_foreground(tmp_path: Path) -> None:
+    write_variants(tmp_path, variants=("original",))
+    (tmp_path / "original/val/00_dog/fg_n02085620_00001_bg_x.png").touch()
+    with pytest.raises(DataError, match="n02085620_00001"):
+        read_variants(tmp_path, "val", ("original",))
+
+
+def test_variants_of_two_data_sets(tmp_path: Path) -> None:
+    write_variants(tmp_path, variants=("original", "no_fg"))
+    (tmp_path / "no_fg/val/00_dog").rename(tmp_path / "no_fg/val/00_wolf")
+    with pytest.raises(DataError, match="00_wolf"):
+        read_variants(tmp_path, "val", ("original", "no_fg"))
+
+
+def test_training_and_test_folders(tmp_path: Path) -> None:
+    train, test = tmp_path / "in9", tmp_path / "bg_challenge"
+    with pytest.raises(DataError, match="train_folder"):
+        load_imagenet9(ImageNet9Config())
+    with pytest.raises(DataError, match="test_folder"):
+        load_imagenet9(ImageNet9Config(train_folder=str(train)))
+    write_variants(train, "train", ("original", "mixed_rand"))
+    write_variants(test)
+    for variant in VARIANTS:
+        (test / variant / "val" / CLASSES[0]).rename(test / variant / "val" / "00_wolf")
+    with pytest.raises(DataError, match="'wolf'"):
+        load_imagenet9(ImageNet9Config(train_folder=str(train), test_folder=str(test)))
