@@ -80,7 +80,7 @@ class RegressionConfig(Settings):
     )
 
 
-class TrainingSplit(NamedTuple):
+class _TrainingSplit(NamedTuple):
     """Training rows of one seed: R rows to train on and V held out."""
 
     rows: Tensor
@@ -90,7 +90,7 @@ class TrainingSplit(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class RandomFeatureView:
+class _RandomFeatureView:
     """View of `TensorPairs` whose last feature is 0 or 1 with equal probability, redrawn each epoch."""
 
     features: Tensor
@@ -113,7 +113,7 @@ def load_regression(config: RegressionConfig) -> RegressionData:
     return read_qsar(train) if test is None else read_regression_tables(train, test, config.target)
 
 
-def split_training(data: RegressionData, config: RegressionConfig, seed: int) -> TrainingSplit:
+def _split_training(data: RegressionData, config: RegressionConfig, seed: int) -> _TrainingSplit:
     """Shuffle the training rows, hold some out and replace targets by noise, with the draws of the released code.
 
     The draws from one `RandomState(seed)` are a permutation of the training rows (from a separate generator with the
@@ -130,7 +130,7 @@ def split_training(data: RegressionData, config: RegressionConfig, seed: int) ->
     rows = torch.from_numpy(order[:n_train])
     targets = data.train_targets[rows]
     targets[:n_noise] = torch.from_numpy(generator.normal(config.noise_mean, config.noise_std, n_noise)).float()
-    return TrainingSplit(rows, targets, torch.arange(n_train) < n_noise, torch.from_numpy(order[n_train:]))
+    return _TrainingSplit(rows, targets, torch.arange(n_train) < n_noise, torch.from_numpy(order[n_train:]))
 
 
 def regression_train_pairs(data: RegressionData, config: RegressionConfig, seed: int) -> TensorPairs:
@@ -150,7 +150,7 @@ def regression_train_pairs(data: RegressionData, config: RegressionConfig, seed:
         >>> pairs[0]["labels"], pairs[0]["features"], pairs[0]["augmented_features"]
         (tensor(3.), tensor([0., 1.]), tensor([0., 1.]))
     """
-    split = split_training(data, config, seed)
+    split = _split_training(data, config, seed)
     features, labels = data.train_features[split.rows], split.targets
     row_ids = [f"train/{row}" for row in split.rows.tolist()]
     if not config.spurious_feature:
@@ -162,7 +162,7 @@ def regression_train_pairs(data: RegressionData, config: RegressionConfig, seed:
         {"features": original, "labels": labels},
         {"features": partner, "labels": labels}
         if config.augmented_feature == "one"
-        else RandomFeatureView(partner, labels, seed),
+        else _RandomFeatureView(partner, labels, seed),
         has_partner=subset(torch.arange(len(labels)), config.partner_fraction, seed, "regression/partner"),
         row_ids=row_ids,
     )
@@ -186,7 +186,7 @@ def regression_evaluation_pairs(
     Raises:
         DataError: No validation rows were held out.
     """
-    training = split_training(data, config, seed)
+    training = _split_training(data, config, seed)
     rows = {"test": torch.arange(len(data.test_targets)), "validation": training.validation_rows}[split]
     if not len(rows):  # before a search trains for validation rows
         raise DataError(f"{split}: expected rows, got none with validation_share={config.validation_share}")

@@ -149,7 +149,7 @@ def test_lambda_is_chosen_on_validation_rows_and_tested_once(
 @pytest.mark.parametrize(
     ("recipe", "config", "options", "message"),
     [
-        ("rotated_mnist", "rotated_mnist_weak", ["--mnist", "no/such/folder"], "no/such/folder: no such folder"),
+        ("rotated_mnist", "rotated_mnist_weak", ["--mnist", "no/such/folder"], "no/such/folder: expected a folder"),
         ("colored_mnist", "colored_mnist_adv", ["--setup", "blue"], "blue"),
         ("rotated_mnist", "rotated_mnist_weak", ["--partner_fraction", "1.5"], "partner_fraction"),
         ("robust_regression", "robust_regression", [], "data_file"),

@@ -13,10 +13,10 @@ import torch
 from dair_hf.errors import DataError
 from dair_hf.regression.data import (
     RegressionConfig,
+    _split_training,
     load_regression,
     regression_evaluation_pairs,
     regression_train_pairs,
-    split_training,
 )
 from dair_hf.regression.losses import RobustLossConfig
 from dair_hf.regression.tables import RegressionData, read_qsar
@@ -54,7 +54,7 @@ def lower_median(values: np.ndarray) -> float:
 @pytest.mark.parametrize("share", [0.0, 0.33, 1.0])
 def test_noise_is_drawn_in_the_released_order(data: RegressionData, seed: int, share: float) -> None:
     before = np.random.get_state()[1].copy()
-    split = split_training(data, RegressionConfig(noise_share=share), seed)
+    split = _split_training(data, RegressionConfig(noise_share=share), seed)
     assert np.array_equal(np.random.get_state()[1], before)  # the global generator is not used
     order, targets = released(data, seed, share)
     assert split.rows.tolist() == order.tolist()
@@ -139,7 +139,7 @@ def test_the_test_feature_is_reversed(data: RegressionData) -> None:
 
 def test_held_out_rows_are_not_trained_on_and_stay_clean(data: RegressionData) -> None:
     config = RegressionConfig(noise_share=0.5, validation_share=0.25)
-    split = split_training(data, config, seed=0)
+    split = _split_training(data, config, seed=0)
     order, _ = released(data, 0, 0.0)
     assert split.rows.tolist() == order[:30].tolist()
     assert split.validation_rows.tolist() == order[30:].tolist()
@@ -221,7 +221,7 @@ def test_the_configured_files_are_read(tmp_path: Path) -> None:
 def test_real_data_match_the_paper(real_data: Path) -> None:
     table = read_qsar(real_data / "qsar" / "qsar.mat")
     config = RegressionConfig(noise_share=0.4)
-    split = split_training(table, config, seed=0)
+    split = _split_training(table, config, seed=0)
     assert int(split.is_noise.sum()) == 1234
     noise = split.targets[split.is_noise]
     assert (noise.mean().item(), noise.std().item()) == pytest.approx((5, 5), abs=0.4)

@@ -93,7 +93,7 @@ def load_foregrounds(config: BackgroundsConfig) -> dict[str, Foregrounds]:
     return {split: object_foregrounds(*load_cifar10(source, split), OBJECTS) for split in ("train", "test")}
 
 
-def composites_of(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, split: str) -> Composites:
+def _composites_of(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, split: str) -> Composites:
     """Return the images of a split; no foreground except shapes occurs in two of them."""
     each = {"train": config.train_each, "validation": config.validation_each, "test": config.test_each}[split]
     first = config.train_each if split == "validation" else 0
@@ -122,7 +122,7 @@ def background_train_pairs(foregrounds: Mapping[str, Foregrounds], config: Backg
         >>> background_train_pairs(load_foregrounds(config), config, seed=0).__getitems__([0, 4])["pixel_values"].shape
         torch.Size([2, 2, 3, 32, 32])
     """
-    composites = composites_of(foregrounds, config, "train")
+    composites = _composites_of(foregrounds, config, "train")
     donor_seed = seed if config.fresh_backgrounds else config.backgrounds_seed
     return TensorPairs(
         VariantView(composites, ORIGINAL, config.backgrounds_seed),
@@ -137,7 +137,7 @@ def background_tests(
     foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, split: str = "test"
 ) -> dict[str, TensorPairs]:
     """Return the images of a split in all eight variants, for `evaluate_variants`; drawn once."""
-    composites = composites_of(foregrounds, config, split)
+    composites = _composites_of(foregrounds, config, split)
     row_ids = [f"{split}/{row}" for row in range(len(composites))]
     return {
         variant: TensorPairs(

@@ -40,7 +40,7 @@ class Foregrounds(NamedTuple):
         return (counts.cumsum(0) - counts)[labels] + numbers % counts[labels]
 
 
-class PlacedForegrounds(NamedTuple):
+class _PlacedForegrounds(NamedTuple):
     """Foregrounds at their position in composites."""
 
     colors: Tensor
@@ -67,7 +67,7 @@ def object_foregrounds(images: Tensor, labels: Tensor, names: Sequence[str]) -> 
 
 def place_foregrounds(
     foregrounds: Foregrounds, indices: Tensor, rows: Tensor, size: int, seed: int, stream: str
-) -> PlacedForegrounds:
+) -> _PlacedForegrounds:
     """Place each foreground in its composite, with position, size, rotation and color drawn for its row."""
     drawn = uniform(rows, seed, 0, f"{stream}/place", count=4)
     smallest, largest = foregrounds.sides
@@ -82,8 +82,8 @@ def place_foregrounds(
     grid = functional.affine_grid(matrices, [len(rows), 1, size, size], align_corners=False)
     if images.shape[1] == 1:
         colors = DARKEST + (1 - DARKEST) * uniform(rows, seed, 0, f"{stream}/color", count=3).float()
-        return PlacedForegrounds(colors[:, :, None, None].expand(-1, -1, size, size), _sample(images, grid, "zeros"))
-    return PlacedForegrounds(_sample(images, grid, "border"), _sample(torch.ones_like(images[:, :1]), grid, "zeros"))
+        return _PlacedForegrounds(colors[:, :, None, None].expand(-1, -1, size, size), _sample(images, grid, "zeros"))
+    return _PlacedForegrounds(_sample(images, grid, "border"), _sample(torch.ones_like(images[:, :1]), grid, "zeros"))
 
 
 def bounding_box(mask: Tensor) -> Tensor:

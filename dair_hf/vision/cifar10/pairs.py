@@ -63,7 +63,7 @@ class Cifar10Config(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class CroppedView(ImageView):
+class _CroppedView(ImageView):
     """View of randomly cropped and flipped images, redrawn for each row and epoch."""
 
     padding: int = 0
@@ -93,7 +93,7 @@ def cifar10_train_pairs(cifar10: Mapping[str, LabeledImages], config: Cifar10Con
     images = cifar10["train"]
     rows = rows_between(images, 0, config.train_rows, "training")
     original, augmented = (
-        CroppedView(*images, rows, config.crop_padding, config.flip, f"cifar10/train/{view}", seed) for view in VIEWS
+        _CroppedView(*images, rows, config.crop_padding, config.flip, f"cifar10/train/{view}", seed) for view in VIEWS
     )
     return file_pairs("train", original, augmented if config.partner == "crop" else None)
 

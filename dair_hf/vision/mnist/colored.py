@@ -76,7 +76,7 @@ class ColoredConfig(DigitPairsConfig):
 
 
 @dataclass(frozen=True, eq=False)
-class ColoredView(ImageView):
+class _ColoredView(ImageView):
     """View of digits `[N, 28, 28]` in the colors of one scheme; `labels` are the noisy labels."""
 
     scheme: str
@@ -88,11 +88,11 @@ class ColoredView(ImageView):
     def transform(self, images: Tensor, rows: Tensor, epoch: int) -> Tensor:
         """Color images of file rows; returns `[B, 3, 28, 28]`."""
         epoch = epoch if self.fresh else 0
-        colors = draw_colors(self.scheme, self.labels[rows], rows, self.seed, epoch, self.file, self.color_draws)
+        colors = _draw_colors(self.scheme, self.labels[rows], rows, self.seed, epoch, self.file, self.color_draws)
         return recolor(super().transform(images, rows, epoch), colors)
 
 
-def draw_colors(
+def _draw_colors(
     scheme: str,
     labels: Tensor,
     rows: Tensor,
@@ -112,7 +112,7 @@ def draw_colors(
     return torch.eye(3, device=labels.device)[index]
 
 
-def flipped_labels(digits: Tensor, rows: Tensor, noise: float, seed: int, file: str = "train") -> Tensor:
+def _flipped_labels(digits: Tensor, rows: Tensor, noise: float, seed: int, file: str = "train") -> Tensor:
     """Return classes of digits (0 to 4 are class 1, 5 to 9 class 0), some of them flipped."""
     flipped = uniform(rows, seed, 0, f"colored/{file}/label_noise")[:, 0] < noise
     return ((digits <= LAST_OF_CLASS_1) ^ flipped).long()
@@ -179,9 +179,9 @@ def _pairs(
     fresh: bool,
     has_partner: Tensor | None = None,
 ) -> TensorPairs:
-    labels = flipped_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed, file)
+    labels = _flipped_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed, file)
     original, partner = (
-        ColoredView(digits.images, labels, rows, scheme, file, seed, config.color_draws, redraw)
+        _ColoredView(digits.images, labels, rows, scheme, file, seed, config.color_draws, redraw)
         for scheme, redraw in (("C1", False), (augmented, fresh))
     )
     return file_pairs(file, original, partner, has_partner, {"digit": digits.labels[rows].tolist()})

@@ -28,7 +28,7 @@ SCHEMES: dict[str, Arcs] = {
 }
 
 
-class Setup(NamedTuple):
+class _Setup(NamedTuple):
     """Schemes of the training originals, their partners and the test digits."""
 
     original: str
@@ -36,7 +36,7 @@ class Setup(NamedTuple):
     test: str
 
 
-SETUPS = {"weak": Setup("R4", "R6", "R1"), "strong": Setup("R1", "R5", "R2")}
+SETUPS = {"weak": _Setup("R4", "R6", "R1"), "strong": _Setup("R1", "R5", "R2")}
 
 
 @dataclass
@@ -97,7 +97,7 @@ def draw_angles(arcs: Arcs, rows: Tensor, seed: int, epoch: int, stream: str) ->
     return torch.lerp(low[arc], high[arc], drawn - arc)
 
 
-def randomized_labels(digits: Tensor, rows: Tensor, noise: float, seed: int) -> Tensor:
+def _randomized_labels(digits: Tensor, rows: Tensor, noise: float, seed: int) -> Tensor:
     """Replace each label by a uniformly random digit with probability `noise`."""
     replaced = uniform(rows, seed, 0, "rotated/label_noise")[:, 0] < noise
     return torch.where(replaced, integers(rows, seed, 0, "rotated/label", high=DIGITS)[:, 0], digits)
@@ -118,7 +118,7 @@ def rotated_train_pairs(mnist: Mapping[str, Digits], config: RotatedConfig, seed
     """
     digits, setup = mnist["train"], SETUPS[config.setup]
     rows = rows_between(digits, 0, config.train_rows, "training")
-    labels = randomized_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed)
+    labels = _randomized_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed)
     original, augmented = (
         RotatedView(digits.images, labels, rows, SCHEMES[scheme], f"rotated/train/{view}", seed, config.fresh_angles)
         for view, scheme in (("original", setup.original), ("augmented", setup.augmented))

@@ -15,9 +15,9 @@ from dair_hf.errors import DataError
 from dair_hf.training.trainer import DAIRTrainer
 from dair_hf.vision.backgrounds.drawn import (
     BackgroundsConfig,
+    _composites_of,
     background_tests,
     background_train_pairs,
-    composites_of,
     load_foregrounds,
 )
 from dair_hf.vision.backgrounds.variants import VARIANTS, evaluate_variants, variant_metrics
@@ -80,7 +80,7 @@ def test_a_training_pair_is_one_foreground_on_two_backgrounds() -> None:
     assert (images.shape, images.dtype) == ((108, 2, 3, 32, 32), torch.float32)
     assert labels.tolist() == [[row % 9, row % 9] for row in range(108)]
     rows = torch.arange(108)
-    composites = composites_of(SHAPES, config, "train")
+    composites = _composites_of(SHAPES, config, "train")
     foreground, cut_out = composites.render("only_fg", rows, 0), composites.render("no_fg", rows, 0)
     behind = [images[:, view] - foreground for view in (0, 1)]
     assert (behind[0] - cut_out).abs().max() < 1e-6
@@ -163,7 +163,7 @@ def test_no_digit_is_used_twice(tmp_path: Path) -> None:
     assert [part.counts for part in foregrounds.values()] == [(16,) * 9] * 2
     shown = {}
     for split, each in (("train", 12), ("validation", 4), ("test", 6)):
-        composites = composites_of(foregrounds, config, split)
+        composites = _composites_of(foregrounds, config, split)
         rows = torch.arange(9 * each)
         assert len(composites) == len(rows)
         shown[split] = composites.foregrounds.indices(rows % 9, composites.first + rows // 9).tolist()
@@ -201,7 +201,7 @@ def test_the_real_digits_and_objects(real_data: Path) -> None:
         config = BackgroundsConfig(foreground=kind, foreground_source=str(real_data / folder))
         foregrounds = load_foregrounds(config)
         for split, each in (("train", 500), ("validation", 100), ("test", 450)):
-            assert len(composites_of(foregrounds, config, split)) == 9 * each
+            assert len(_composites_of(foregrounds, config, split)) == 9 * each
         images = whole(background_tests(foregrounds, config, "validation")["only_fg"])["pixel_values"]
         covered = (images > 0.02).any(2).double().mean((2, 3))
         assert 0.02 < float(covered.min()) and float(covered.max()) < 0.75

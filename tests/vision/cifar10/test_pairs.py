@@ -10,7 +10,7 @@ import torch
 
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.vision.cifar10.pairs import Cifar10Config, CroppedView, cifar10_evaluation_pairs, cifar10_train_pairs
+from dair_hf.vision.cifar10.pairs import Cifar10Config, _CroppedView, cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
 from tests.fixtures.cifar import noise_images
 
@@ -89,7 +89,7 @@ def test_crops_depend_on_epoch_and_seed() -> None:
 
 def test_views_with_the_same_stream_show_the_same_crops() -> None:
     images, labels = CIFAR["train"]
-    views = [CroppedView(shown, labels, torch.arange(80), 4, True, "both") for shown in (images, images // 2)]
+    views = [_CroppedView(shown, labels, torch.arange(80), 4, True, "both") for shown in (images, images // 2)]
     pixels = (whole(TensorPairs(*views, rows=80))["pixel_values"] * 255).round()
     assert torch.equal(pixels[:, 1], (pixels[:, 0] / 2).floor())
 

@@ -11,10 +11,10 @@ import torch
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.vision.mnist.colored import (
     ColoredConfig,
+    _draw_colors,
+    _flipped_labels,
     colored_evaluation_pairs,
     colored_train_pairs,
-    draw_colors,
-    flipped_labels,
 )
 from tests.fixtures.digits import noise_digits, numbered_digits
 
@@ -46,7 +46,7 @@ def share_agreeing(colors: torch.Tensor, labels: torch.Tensor = LABELS) -> float
 
 @pytest.mark.parametrize(("scheme", "agreement"), [("C1", 0.8), ("C2", 0.9), ("C3", 0.1)])
 def test_colors_agree_with_the_probability_of_the_scheme(scheme: str, agreement: float) -> None:
-    colors = draw_colors(scheme, LABELS, MANY, seed=0)
+    colors = _draw_colors(scheme, LABELS, MANY, seed=0)
     assert share_agreeing(colors) == pytest.approx(agreement, abs=4 * SIGMA)
     for label in (0, 1):
         chosen = label == LABELS
@@ -55,27 +55,27 @@ def test_colors_agree_with_the_probability_of_the_scheme(scheme: str, agreement:
 
 def test_independent_draws_of_c1_and_c2() -> None:
     """They differ if exactly one of them agrees: 0.8 * 0.1 + 0.2 * 0.9 = 0.26."""
-    first, second = (draw_colors(scheme, LABELS, MANY, seed=0) for scheme in ("C1", "C2"))
+    first, second = (_draw_colors(scheme, LABELS, MANY, seed=0) for scheme in ("C1", "C2"))
     assert float((first != second).any(1).double().mean()) == pytest.approx(0.26, abs=4 * SIGMA)
 
 
 def test_dependent_draws_of_c1_and_c2() -> None:
     """C2 makes a tenth of C1 wrong: it agrees in 0.8 * 0.9 = 0.72 and differs in 0.8 * 0.1 = 0.08."""
-    first = draw_colors("C1", LABELS, MANY, seed=0, color_draws="dependent")
-    second = draw_colors("C2", LABELS, MANY, seed=0, color_draws="dependent")
-    assert torch.equal(first, draw_colors("C1", LABELS, MANY, seed=0))
+    first = _draw_colors("C1", LABELS, MANY, seed=0, color_draws="dependent")
+    second = _draw_colors("C2", LABELS, MANY, seed=0, color_draws="dependent")
+    assert torch.equal(first, _draw_colors("C1", LABELS, MANY, seed=0))
     assert share_agreeing(second) == pytest.approx(0.72, abs=4 * SIGMA)
     differs = (first != second).any(1)
     assert float(differs.double().mean()) == pytest.approx(0.08, abs=4 * SIGMA)
     assert share_agreeing(second[differs], LABELS[differs]) == 0.0
     # Redrawing C2 keeps C1.
-    later = draw_colors("C2", LABELS, MANY, seed=0, epoch=3, color_draws="dependent")
+    later = _draw_colors("C2", LABELS, MANY, seed=0, epoch=3, color_draws="dependent")
     assert float((first != later).any(1).double().mean()) == pytest.approx(0.08, abs=4 * SIGMA)
     assert not torch.equal(second, later)
 
 
 def test_random_colors_are_three_independent_uniform_factors() -> None:
-    colors = draw_colors("C4", LABELS, MANY, seed=0).double().numpy()
+    colors = _draw_colors("C4", LABELS, MANY, seed=0).double().numpy()
     assert colors.min() >= 0
     assert colors.max() <= 1
     assert np.abs(colors.mean(axis=0) - 0.5).max() < 4 * SIGMA
@@ -86,19 +86,19 @@ def test_random_colors_are_three_independent_uniform_factors() -> None:
 
 def test_label_noise() -> None:
     digits = MANY % 10
-    clean = flipped_labels(digits, MANY, noise=0.0, seed=0)
+    clean = _flipped_labels(digits, MANY, noise=0.0, seed=0)
     assert clean[:10].tolist() == [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
-    noisy = flipped_labels(digits, MANY, noise=0.25, seed=0)
+    noisy = _flipped_labels(digits, MANY, noise=0.25, seed=0)
     assert float((noisy != clean).double().mean()) == pytest.approx(0.25, abs=4 * SIGMA)
-    assert not torch.equal(noisy, flipped_labels(digits, MANY, noise=0.25, seed=1))
-    assert torch.equal(flipped_labels(digits, MANY, noise=1.0, seed=0), 1 - clean)
-    assert float((noisy != flipped_labels(digits, MANY, 0.25, 0, "test")).double().mean()) > 0.3
+    assert not torch.equal(noisy, _flipped_labels(digits, MANY, noise=0.25, seed=1))
+    assert torch.equal(_flipped_labels(digits, MANY, noise=1.0, seed=0), 1 - clean)
+    assert float((noisy != _flipped_labels(digits, MANY, 0.25, 0, "test")).double().mean()) > 0.3
 
 
 def test_colors_follow_the_noisy_label() -> None:
     digits = MANY % 10
-    noisy = flipped_labels(digits, MANY, noise=0.25, seed=0)
-    colors = draw_colors("C1", noisy, MANY, seed=0)
+    noisy = _flipped_labels(digits, MANY, noise=0.25, seed=0)
+    colors = _draw_colors("C1", noisy, MANY, seed=0)
     assert share_agreeing(colors, noisy) == pytest.approx(0.8, abs=4 * SIGMA)
     # Agreement with the class of the digit: 0.75 * 0.8 + 0.25 * 0.2 = 0.65.
     assert share_agreeing(colors, (digits <= 4).long()) == pytest.approx(0.65, abs=4 * SIGMA)

@@ -15,8 +15,8 @@ from dair_hf.vision.mnist.rotated import (
     SCHEMES,
     RotatedConfig,
     RotatedView,
+    _randomized_labels,
     draw_angles,
-    randomized_labels,
     rotated_evaluation_pairs,
     rotated_train_pairs,
 )
@@ -126,15 +126,15 @@ def test_angles_of_the_two_views_are_independent() -> None:
 
 def test_label_noise() -> None:
     digits = MANY % 10
-    noisy = randomized_labels(digits, MANY, noise=0.4, seed=0)
+    noisy = _randomized_labels(digits, MANY, noise=0.4, seed=0)
     # One in ten replacements is the true digit: 0.4 * 0.9 = 0.36 differ.
     assert float((noisy != digits).double().mean()) == pytest.approx(0.36, abs=0.0061)
     wrong = noisy[noisy != digits].bincount(minlength=10).double()
     assert (wrong / wrong.sum() - 0.1).abs().max() < 0.007
-    assert torch.equal(randomized_labels(digits, MANY, noise=0.0, seed=0), digits)
-    assert not torch.equal(noisy, randomized_labels(digits, MANY, noise=0.4, seed=1))
+    assert torch.equal(_randomized_labels(digits, MANY, noise=0.0, seed=0), digits)
+    assert not torch.equal(noisy, _randomized_labels(digits, MANY, noise=0.4, seed=1))
     # Labels replaced at 0.2 are replaced by the same digit at 0.4.
-    less = randomized_labels(digits, MANY, noise=0.2, seed=0)
+    less = _randomized_labels(digits, MANY, noise=0.2, seed=0)
     assert torch.equal(less[less != digits], noisy[less != digits])
 
 
