@@ -16,10 +16,10 @@ from torch import nn
 from torch.utils.data import BatchSampler
 from transformers import TrainerCallback
 from transformers.trainer_utils import RemoveColumnsCollator
-from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, view_mask
+from dair_hf.data.checks import columns_of, no_pairs
 from dair_hf.data.collator import LAYOUT, VIEW_MASK
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.sampling import (
@@ -36,11 +36,11 @@ from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
-logger = logging.get_logger(__name__)
-
 # (model, batch [B, V, ...] on its device, generator) -> batch with partners (`collator.add_partners`).
 OnlineAugmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
 
+STEPS_WATCHED = 100  # number of steps after which a run without a pair is warned of
+NO_PAIRS = f"no row has a target in both views; check whether the labels of partners are all {IGNORE_INDEX}"
 NO_TARGETS = (
     f"no row has a target: all labels are {IGNORE_INDEX}; were the targets truncated? Truncate inputs, not targets"
 )
@@ -66,9 +66,12 @@ class EpochCallback(TrainerCallback):
                 part.set_epoch(epoch)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse a run in which no row had a target."""
+        """Refuse a run in which no row had a target, or a partner in a stream."""
         if state.global_step and not self.trainer.has_targets:
             raise DataError(f"train_dataset: {NO_TARGETS}")
+        if state.global_step and self.trainer.awaits_pairs and not self.trainer.has_pairs:
+            data, known = self.trainer.train_dataset, self.trainer._known_columns(self.trainer.train_dataset)
+            raise DataError(no_pairs("train_dataset", columns_of(data), known, args.method))
 
 
 def train_sampler(

@@ -31,7 +31,7 @@ from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mask
-from dair_hf.data.checks import columns_of, no_pairs, require_pairs, require_rows
+from dair_hf.data.checks import columns_of, require_pairs, require_rows
 from dair_hf.data.collator import (
     LABELS,
     LAYOUT,
@@ -80,7 +80,9 @@ from dair_hf.training.finiteness import FinitenessCheck
 from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
 from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import (
+    NO_PAIRS,
     NO_TARGETS,
+    STEPS_WATCHED,
     EpochCallback,
     OnlineAugmenter,
     add_known_partners,
@@ -165,7 +167,8 @@ class DAIRTrainer(PairEvaluationTrainer):
     lr_scheduler: Any
     _created_lr_scheduler: bool
     pair_sampler: PairLengthSampler | TokenBatchSampler | GroupBatchSampler | None = None
-    has_targets = False  # whether a row of the run had one so far
+    has_targets, has_pairs = False, False  # whether a row of the run had one so far, or one in both views
+    awaits_pairs = False  # whether it is unknown if the data have a partner
 
     def __init__(
         self,
@@ -234,7 +237,6 @@ class DAIRTrainer(PairEvaluationTrainer):
         self._sums: Tensor | None = None
         self._warned_of_dropout = False
         self._checked_targets = False
-        self._may_lack_pairs = False
         self._uncompared_loss = self.sample_loss_name if self.sample_loss_name in MODEL_LOSSES else None
         self.pair_history = PairHistory()
         self.add_callback(self.pair_history)
@@ -326,7 +328,7 @@ class DAIRTrainer(PairEvaluationTrainer):
                 "identical views. Set pair_dropout='shared' to use the same masks."
             )
         warn_of_unused_target(self.args)
-        self.has_targets = bool(resume_from_checkpoint)  # the run before had some
+        self.has_targets = self.has_pairs = bool(resume_from_checkpoint)  # the run before had some
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
         elif trial is None:  # trials of a search have folders of their own
@@ -361,7 +363,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         check_best_metric(self.args, self.evaluator or self._default_evaluator(), self.eval_dataset, makes_metrics)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._require_inputs(data, "train_dataset")
-        self._may_lack_pairs = needs_pairs and not require_pairs(
+        self.awaits_pairs = needs_pairs and not require_pairs(
             data, self._known_columns(data), self.args.method, "train_dataset"
         )
         objective, initial = self.batch_objective, self._initial_objective
@@ -507,14 +509,13 @@ class DAIRTrainer(PairEvaluationTrainer):
         if local[0] == 0 and counts.rows == 0:
             # Each worker of a stream pads its part: these rows are all padding.
             return self.get_batch_samples(epoch_iterator, num_batches, device)
-        if self._may_lack_pairs and all(view_mask(batch).shape[1] == 1 for batch in batches):
-            data = self.train_dataset
-            known = self._known_columns(data)
-            logger.warning(no_pairs("the first step of train_dataset", columns_of(data), known, self.args.method))
-        self._may_lack_pairs = False
         self.has_targets = self.has_targets or bool(local[2] or counts.tokens)
+        self.has_pairs = self.has_pairs or not self.args.uses_partners or bool(local[1] or counts.pairs)
+        steps = self.state.global_step + 1
         if not self.has_targets:
-            logger.warning_once(f"{NO_TARGETS}; this holds for all steps so far")
+            logger.warning_once(f"In the first {steps} steps {NO_TARGETS}")
+        elif not self.has_pairs and steps in (STEPS_WATCHED, self.state.max_steps):
+            logger.warning(f"In the first {steps} steps {NO_PAIRS}")
         return batches, counts
 
     def _check_targets_once(self, batch: Mapping[str, Any]) -> None:

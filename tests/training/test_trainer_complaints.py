@@ -299,6 +299,19 @@ def test_auto_that_lowers_its_target_is_warned_of_once(
         assert all("each step lowers lambda_target (from 2 to " in text for text in found)
 
 
+@pytest.mark.parametrize("has_targets", [False, True])
+def test_pairs_without_targets_in_both_views_are_warned_of_once(
+    tmp_path: Path, said: list[str], has_targets: bool
+) -> None:
+    rows = [dict(row) for row in tiny.pairs("gpt2", 6)]
+    for row in rows:
+        if row["augmented_labels"] is not None and not has_targets:
+            row["augmented_labels"] = [-100] * len(row["augmented_labels"])
+    tiny.trainer(tmp_path, "gpt2", datasets.Dataset.from_list(rows), num_train_epochs=2).train()
+    found = [message for message in said if "has a target in both views" in message]
+    assert len(found) == (not has_targets)
+
+
 @pytest.mark.parametrize("regularizer", ["sq", "kl"])
 def test_dropout_is_warned_of_with_every_method_that_uses_r(tmp_path: Path, said: list[str], regularizer: str) -> None:
     settings = {"method": "trades", "regularizer": regularizer, "max_steps": 1}
