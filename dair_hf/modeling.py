@@ -179,19 +179,6 @@ def load_text_classifier(
 
     The output layer is new even if the checkpoint has as many classes, whose order may be another. With LoRA the whole
     head is trained beside the adapters.
-
-    Args:
-        config: Model to load.
-        tokenizer: Sets vocabulary size and special tokens of a model from scratch, and the padding token of a
-            pretrained one that has none.
-        labels: Class names, in the order of the class numbers.
-        seed: Seed of new weights and adapters.
-
-    Returns:
-        A model from `input_ids` `[N, T]` to `logits` `[N, len(labels)]`, with the labels as `config.id2label`.
-
-    Raises:
-        DataError: As for `load_model`, or the model has no linear output layer.
     """
     torch.manual_seed(seed)
     classes = {"id2label": dict(enumerate(labels)), "label2id": {label: row for row, label in enumerate(labels)}}
@@ -263,20 +250,7 @@ def renew_layers(model: PreTrainedModel, layers: Mapping[str, nn.Linear]) -> Non
 def add_adapters(
     model: PreTrainedModel, config: ModelConfig, task: TaskType | None, new_modules: Sequence[str] = ()
 ) -> Any:
-    """Add LoRA adapters to a model.
-
-    Args:
-        model: The model.
-        config: Rank, scale and target modules of the adapters.
-        task: Task of the model; None if peft knows none for it.
-        new_modules: Modules that are trained in full, without adapters, such as a new head.
-
-    Returns:
-        The model with adapters; only these and `new_modules` are trained.
-
-    Raises:
-        DataError: A target is no module of the model, or no module that can have adapters.
-    """
+    """Add LoRA adapters to a model."""
     wanted = config.lora_targets
     targets = [name.strip() for name in wanted.split(",")]
     modules = {
@@ -339,22 +313,6 @@ def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
     any head attends to a neighbor; with this initialization it needs none. In the encoder, head 0 prefers the previous
     token and head 1 the next one. In the decoder, head 0 prefers the previous token and head 1 the one before it. The
     biases are trained like all other weights.
-
-    Args:
-        model: A model with T5's relative attention biases and at least two heads.
-        strength: Value added to the attention logit at the preferred offset; finite.
-
-    Returns:
-        Number of bias tables changed.
-
-    Raises:
-        DataError: The model has no such table or fewer than two heads, or `strength` is not finite.
-
-    Example:
-        >>> from transformers import T5Config, T5ForConditionalGeneration
-        >>> config = T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-        >>> start_at_neighbours(T5ForConditionalGeneration(config))
-        2
     """
     if not math.isfinite(strength):
         raise DataError(f"strength={strength} must be a finite number")

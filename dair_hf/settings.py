@@ -54,22 +54,7 @@ class Settings:
 
 
 def check_fields(settings: Any) -> None:
-    """Raise an error if a field of a dataclass holds a value that its type does not accept.
-
-    Args:
-        settings: Instance of a dataclass.
-
-    Raises:
-        DataError: A number is out of range, a word is not among the choices, or a switch is a text.
-
-    Example:
-        >>> @dataclasses.dataclass
-        ... class Split(Settings):
-        ...     share: Share = 0.5
-        >>> Split(share=1.5)
-        Traceback (most recent call last):
-        dair_hf.errors.DataError: share=1.5: expected a number >= 0 and <= 1
-    """
+    """Raise an error if a field of a dataclass holds a value that its type does not accept."""
     for name, hint in _hints(type(settings)).items():
         value = getattr(settings, name)
         if not accepts(hint, value):

@@ -26,21 +26,6 @@ def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, st
 
     A row gets the same crop in every batch and after a resume. Views drawn with the same `stream` get the same crop;
     different streams are independent.
-
-    Args:
-        rows: `[B]` int64, number of each row in its data set.
-        padding: Pixels by which a crop may extend beyond the image, >= 0; 4 is usual for 32 x 32 pixels.
-        flip: Whether crops are flipped at random.
-
-    Returns:
-        The crops, on the device of `rows`.
-
-    Raises:
-        DataError: `padding` is negative.
-
-    Example:
-        >>> draw_crops(torch.tensor([5, 6]), padding=2, flip=True, seed=0, epoch=0, stream="train")
-        Crops(top=tensor([0, 1]), left=tensor([-1,  2]), mirrored=tensor([ True, False]))
     """
     if padding < 0:
         raise DataError(f"padding={padding} must be at least 0")

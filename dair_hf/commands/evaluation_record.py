@@ -20,12 +20,7 @@ OTHER_FOLDER = "name another folder with --output"
 
 
 def is_record(value: Any) -> bool:
-    """Return whether the content of a file is a record of `dair-hf evaluate`.
-
-    Example:
-        >>> is_record({"model": {}, "metrics": {}})
-        False
-    """
+    """Return whether the content of a file is a record of `dair-hf evaluate`."""
     return isinstance(value, dict) and value.keys() >= RECORD_KEYS
 
 
@@ -47,17 +42,7 @@ def own_files(folder: Path) -> dict[str, str]:
 def require_evaluation_folder(
     folder: Path, names: Collection[str], sources: Collection[FilePath], overwrite: bool
 ) -> None:
-    """Refuse a folder for an evaluation if writing it would replace files of others, or an earlier evaluation.
-
-    Args:
-        folder: The folder.
-        names: Files to be written, without the record.
-        sources: Files and folders that the command reads.
-        overwrite: Allow the files of an earlier evaluation to be replaced.
-
-    Raises:
-        DataError: One of the files exists, and `overwrite` is False or no evaluation wrote it as it is.
-    """
+    """Refuse a folder for an evaluation if writing it would replace files of others, or an earlier evaluation."""
     own = own_files(folder)
     # First whether all of them may be replaced: else --overwrite would be advised although it does not help.
     for may_replace in (True, overwrite):
@@ -68,19 +53,7 @@ def require_evaluation_folder(
 
 @contextlib.contextmanager
 def evaluation_files(folder: Path, sources: Collection[FilePath], overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary folder whose files are moved to the folder of an evaluation at the end, the record last.
-
-    Args:
-        folder: The folder.
-        sources: See `require_evaluation_folder`, as is `overwrite`.
-        overwrite: See there.
-
-    Yields:
-        The folder to write to. Files beside the record are to be named in it, by `digests_of`.
-
-    Raises:
-        DataError: As `require_evaluation_folder`, or the folder cannot be written.
-    """
+    """Yield a temporary folder whose files are moved to the folder of an evaluation at the end, the record last."""
     with sole_writer(folder), scratch_folder(folder.resolve() / RECORD_FILE, folder) as scratch:
         yield scratch
         names = sorted(path.name for path in scratch.iterdir() if path.name != RECORD_FILE)

@@ -64,25 +64,7 @@ def evaluate_model(
     overwrite: bool,
     started: float,
 ) -> dict[str, Any]:
-    """Evaluate a model on the pairs of a file; write record and predictions.
-
-    Args:
-        name: Model id on the Hub or local folder.
-        path: File of pairs.
-        folder: Folder of the output.
-        settings: Settings.
-        with_report: Whether to write the pair report as well.
-        show_progress: Whether to show progress bars.
-        overwrite: Whether to replace the files of an earlier evaluation in the folder.
-        started: `time.perf_counter()` at the start of the command.
-
-    Returns:
-        The record, as it is written.
-
-    Raises:
-        DataError: Model or pairs cannot be read, or do not fit each other or the settings; or the folder holds other
-            files of these names.
-    """
+    """Evaluate a model on the pairs of a file; write record and predictions."""
     clock = _Clock(started)
     clock.lap("imports")
     use_cpu = _choose_device(settings.device)
@@ -223,11 +205,7 @@ def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:
 
 
 def _warn_of_lost_targets(pairs: Dataset, tokenizer: Any, column: str | None, rule: str) -> None:
-    """Warn of references that no answer can equal, since their tokens stand for another text.
-
-    Raises:
-        DataError: A reference has nothing that the rule compares.
-    """
+    """Warn of references that no answer can equal, since their tokens stand for another text."""
     if tokenizer is None or column is None:
         return
     lost, total = [], 0
@@ -265,11 +243,7 @@ def _require_known_classes(pairs: Dataset, model: Any, path: Path) -> None:
 
 
 def _choose_device(device: str | None) -> bool:
-    """Make one GPU visible, unless a launcher has chosen; return whether to use the CPU.
-
-    Raises:
-        DataError: There is no such device.
-    """
+    """Make one GPU visible, unless a launcher has chosen; return whether to use the CPU."""
     chosen = re.fullmatch(r"cpu|mps|cuda(?::(\d+))?", device or "cuda")
     if chosen is None:
         raise DataError(f"--device {device}: use cpu, cuda, cuda:1 (the second GPU) or mps")

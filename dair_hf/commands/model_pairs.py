@@ -57,17 +57,7 @@ class CommandTrainer(DAIRTrainer):
 
 
 def load_trained(name: str) -> tuple[Any, Any]:
-    """Load a model of the class that its configuration names, and its tokenizer.
-
-    Args:
-        name: Model id on the Hub or local folder; of a model, or of adapters, which name their base model.
-
-    Returns:
-        The model; its tokenizer, or None if neither it nor its base has files of one.
-
-    Raises:
-        DataError: There is no such model or base, or its class is unknown.
-    """
+    """Load a model of the class that its configuration names, and its tokenizer."""
     with _without_reports(), explained(name, Exception):
         adapters = _adapters_of(name)
         model = _load_model(name) if adapters is None else _load_adapted(name, adapters)
@@ -149,16 +139,7 @@ def _load_adapted(name: str, adapters: PeftConfig) -> Any:
 
 
 def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
-    """Give the configuration of a base model the classes of adapters: their names, or else their number.
-
-    Args:
-        config: Configuration of the base model, which may be one without classes.
-        name: Model id on the Hub or local folder of the adapters.
-        saved: Their weights, with those of a head that was trained beside them.
-
-    Raises:
-        DataError: The names are not as many as the outputs of the head.
-    """
+    """Give the configuration of a base model the classes of adapters: their names, or else their number."""
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
     sizes = {
@@ -193,10 +174,6 @@ def has_tokenizer_files(name: str, tokenizer: Any) -> bool:
     """Return whether a model has a file with the vocabulary of its tokenizer.
 
     Without one, transformers build a tokenizer of the special tokens, to which every word is unknown.
-
-    Args:
-        name: Model id on the Hub or local folder, from which the tokenizer was loaded.
-        tokenizer: The tokenizer.
     """
     files = set(tokenizer.vocab_files_names.values())
     files |= set(VOCABULARY_FILES) if files else {"tokenizer_config.json"}  # some read bytes and need no vocabulary
@@ -222,11 +199,7 @@ def report_on_model(
     max_tokens: int | None,
     batch_size: int,
 ) -> PairReport:
-    """Return the report on the pairs of a file with the losses of a model, see `dair_hf.commands.report`.
-
-    Raises:
-        DataError: Model or pairs cannot be read, or do not fit each other.
-    """
+    """Return the report on the pairs of a file with the losses of a model, see `dair_hf.commands.report`."""
     rows = read_pairs(path)
     model, tokenizer = load_trained(name)
     with tempfile.TemporaryDirectory() as folder:
@@ -253,22 +226,7 @@ def pair_trainer(
     show_progress: bool = False,
     use_cpu: bool = False,
 ) -> DAIRTrainer:
-    """Return a trainer that evaluates a model, with the logs of its training if they are beside it.
-
-    Args:
-        name: Model id on the Hub or local folder.
-        model: The model.
-        tokenizer: Its tokenizer, or None.
-        folder: Folder for what a trainer may write.
-        batch_size: Pairs run at once.
-        max_tokens: Tokens after which texts are cut; None: 512, or the positions of the model if fewer.
-        dair_lambda: Lambda of the training in pair units; None: unknown.
-        show_progress: Whether to show progress bars.
-        use_cpu: Whether to leave GPUs aside.
-
-    Raises:
-        DataError: The model has fewer positions than `max_tokens`.
-    """
+    """Return a trainer that evaluates a model, with the logs of its training if they are beside it."""
     args = DAIRConfig(
         folder,
         method="da" if dair_lambda is None else "dair",

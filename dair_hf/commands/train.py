@@ -81,11 +81,7 @@ def train(
 
 
 def recipes_folder() -> Path:
-    """Return the folder of the recipes: in an installation inside the package, in a clone beside it.
-
-    Raises:
-        DataError: There is none.
-    """
+    """Return the folder of the recipes: in an installation inside the package, in a clone beside it."""
     package = Path(__file__).resolve().parents[1]
     candidates = (package / "recipes", package.parent / "recipes")
     for folder in candidates:
@@ -95,19 +91,7 @@ def recipes_folder() -> Path:
 
 
 def find_configuration(name: str, kind: str = "configs") -> Path:
-    """Return the file of a configuration.
-
-    Args:
-        name: Name of a shipped configuration, or path of a YAML file.
-        kind: "configs", or "accelerate_configs" for the launchers.
-
-    Raises:
-        DataError: No configuration of this name is shipped.
-
-    Example:
-        >>> find_configuration("demo").name
-        'demo.yaml'
-    """
+    """Return the file of a configuration."""
     if name.endswith(_YAML) or "/" in name:
         return Path(name)
     if name not in _names(kind):
@@ -116,11 +100,7 @@ def find_configuration(name: str, kind: str = "configs") -> Path:
 
 
 def recipe_of(path: Path) -> Path:
-    """Return the script of the recipe that a configuration names in its line `recipe: NAME`.
-
-    Raises:
-        DataError: The file cannot be read, or names no recipe.
-    """
+    """Return the script of the recipe that a configuration names in its line `recipe: NAME`."""
     folder = recipes_folder()
     known = sorted(script.stem for script in folder.glob("*.py"))
     settings = read_yaml(path)

@@ -136,11 +136,7 @@ class ObjectiveConfig:
     )
 
     def validate_objective(self) -> None:
-        """Refuse invalid values and combinations of these fields.
-
-        Raises:
-            DataError: A value is out of range, or two settings cannot be combined; the message names a remedy.
-        """
+        """Refuse invalid values and combinations of these fields."""
         self._convert_values()
         if not isinstance(self.regularizer, CustomRegularizer):
             require_choice("regularizer", self.regularizer, REGULARIZERS, "or a function (l, l~) -> R")

@@ -78,18 +78,6 @@ def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> 
     """Refuse data without a single pair, if that can be known without reading it.
 
     Data sets of `datasets`, tensors and lists are searched.
-
-    Args:
-        data: Rows.
-        known: Columns that are read, of all views.
-        method: The method, for the message.
-        name: Name of the data.
-
-    Returns:
-        True if there is a pair, False if that is unknown.
-
-    Raises:
-        DataError: No row has a partner.
     """
     columns = columns_of(data)
     if columns is not None:
@@ -105,19 +93,6 @@ def require_equal_classes(data: Any, label2id: Mapping[str, int], name: str) -> 
 
     Only columns of type `ClassLabel` name their classes. Names are compared without case; a name that the other side
     lacks says nothing.
-
-    Args:
-        data: Rows, a dictionary of several sets, or None.
-        label2id: Name of a class -> its number, of the model; empty if it is no classifier.
-        name: Name of the data.
-
-    Raises:
-        DataError: A class has two numbers; the message names the columns.
-
-    Example:
-        >>> classes = datasets.Features({"label": datasets.ClassLabel(names=["no", "yes"])})
-        >>> rows = datasets.Dataset.from_dict({"label": [0, 1]}, features=classes)
-        >>> require_equal_classes(rows, {"NO": 0, "YES": 1}, "train_dataset")
     """
     if isinstance(data, Mapping):
         for key, part in data.items():

@@ -388,16 +388,7 @@ def add_partners(
 
 
 def count_positions(batch: Mapping[str, Any], view_mask: Tensor) -> Tensor | None:
-    """Count input tokens, and positions including padding, `[2]` int64; return None without an attention mask.
-
-    Args:
-        batch: `{column: [B, V, ...]}`.
-        view_mask: Views to count, `[B, V']` bool with V' <= V.
-
-    Example:
-        >>> count_positions({"attention_mask": torch.tensor([[[1, 1]], [[1, 0]]])}, torch.tensor([[True], [True]]))
-        tensor([3, 4])
-    """
+    """Count input tokens, and positions including padding, `[2]` int64; return None without an attention mask."""
     mask = batch.get("attention_mask")
     if not isinstance(mask, Tensor) or mask.ndim != 3:
         return None

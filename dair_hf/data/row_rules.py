@@ -42,19 +42,7 @@ NO_RULES = RowRules()
 
 
 def with_one_label(where: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row with one column of labels; collators of transformers would silently take one of several.
-
-    Args:
-        where: Name of the row, for messages.
-        row: The row. Empty columns of labels are left out if another one has labels.
-
-    Raises:
-        DataError: Several columns have labels.
-
-    Example:
-        >>> with_one_label("row 'a'", {"input_ids": [1], "labels": [2], "label": None})
-        {'input_ids': [1], 'labels': [2]}
-    """
+    """Return a row with one column of labels; collators of transformers would silently take one of several."""
     present = [name for name in LABEL_COLUMNS if name in row]
     found = [name for name in present if row[name] is not None]
     if len(found) > 1:
@@ -95,13 +83,7 @@ def is_inherited(name: str, original: Mapping[str, Any], present: Mapping[str, A
 
 
 def reason_not_inherited(name: str, prefix: str, rules: RowRules) -> str:
-    """Return why `is_inherited` is False for a column, to be added to a message; empty if there is no such rule.
-
-    Args:
-        name: The column.
-        prefix: Prefix of the partner's columns in the row.
-        rules: Requirements of the model.
-    """
+    """Return why `is_inherited` is False for a column, to be added to a message; empty if there is no such rule."""
     if name in LABEL_COLUMNS and rules.labels_per_token:
         return "; this model has one label per token, so the labels of the original do not fit other inputs"
     if not name.endswith("_mask"):
@@ -113,18 +95,7 @@ def reason_not_inherited(name: str, prefix: str, rules: RowRules) -> str:
 
 
 def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules) -> None:
-    """Refuse values of a view on which a collator or a model would fail without naming the row.
-
-    Args:
-        where: Name of the row, for messages.
-        prefix: Prefix of the view's columns in the row, for messages.
-        view: Columns of the view.
-        rules: Requirements of the model.
-
-    Raises:
-        DataError: Inputs or labels are text; a model with one label per token gets a view without tokens; a mask has
-            another length than its inputs; an id or a label is out of range.
-    """
+    """Refuse values of a view on which a collator or a model would fail without naming the row."""
     for name, remedy in NOT_TEXT.items():
         if isinstance(view.get(name), str):
             raise DataError(f"{where}: {prefix}{name} is the text {view[name][:40]!r}; {remedy}")
@@ -194,16 +165,7 @@ def _fractions(values: Any) -> list[float]:
 
 
 def require_equal_lengths(where: str, prefix: str, view: Mapping[str, Any]) -> None:
-    """Refuse a view whose labels are not as many as its tokens.
-
-    Args:
-        where: Name of the row, for messages.
-        prefix: Prefix of the view's columns in the row, for messages.
-        view: Columns of the view.
-
-    Raises:
-        DataError: The lengths differ.
-    """
+    """Refuse a view whose labels are not as many as its tokens."""
     ids = view.get("input_ids")
     for name in LABEL_COLUMNS:
         labels = view.get(name)
@@ -216,16 +178,7 @@ def require_equal_lengths(where: str, prefix: str, view: Mapping[str, Any]) -> N
 
 
 def not_a_number(view: Mapping[str, Any], skips_text: bool = False) -> tuple[str, Any] | None:
-    """Return name and value of the first column that holds something else than numbers, or None.
-
-    Args:
-        view: Columns of a view.
-        skips_text: Whether columns that hold one text, or None, do not matter.
-
-    Example:
-        >>> not_a_number({"input_ids": [1, 2], "label": [["good"]]})
-        ('label', [['good']])
-    """
+    """Return name and value of the first column that holds something else than numbers, or None."""
     for name, value in view.items():
         if not _holds_numbers(value) and not (skips_text and (value is None or isinstance(value, str))):
             return name, value

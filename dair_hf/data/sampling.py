@@ -87,14 +87,6 @@ class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
     """Stream of rows followed by padding rows, so that all ranks take equally many steps.
 
     `accelerate` repeats rows for that purpose, but does not tell which rows of a stream are repeated.
-
-    Args:
-        rows: The stream.
-        multiple: Number of rows in one micro-batch over all ranks.
-
-    Example:
-        >>> [row.get("is_padding_row", False) for row in PaddedStream([{"x": 1}, {"x": 2}, {"x": 3}], multiple=2)]
-        [False, False, False, True]
     """
 
     def __init__(self, rows: Iterable[dict[str, Any]], multiple: int) -> None:
@@ -174,19 +166,7 @@ def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids")
 
 
 def targets_per_row(pairs: datasets.Dataset | EpochPairs, column: str = "labels") -> np.ndarray:
-    """Return the number of targets of every row: entries of a list column that are not -100.
-
-    Args:
-        pairs: Rows.
-        column: Column of lists.
-
-    Returns:
-        `[N]` int64; 0 for a row with None.
-
-    Example:
-        >>> targets_per_row(datasets.Dataset.from_dict({"labels": [[-100, 5, 6], [7]]}))
-        array([2, 1])
-    """
+    """Return the number of targets of every row: entries of a list column that are not -100."""
     dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
     table = dataset.select_columns([column]).with_format("arrow")[:]
     lengths = pyarrow.compute.list_value_length(table[column]).fill_null(0).to_numpy()
@@ -381,12 +361,7 @@ def _batch_sizes(lengths: np.ndarray, views: np.ndarray, max_tokens: int) -> lis
 
 
 def _split_batches(sizes: list[int], count: int) -> list[int]:
-    """Halve the largest batches until there are `count`; batches of one row are not split, but empty ones added.
-
-    Example:
-        >>> _split_batches([3, 1], 3), _split_batches([1, 1], 3)
-        ([2, 1, 1], [1, 1, 0])
-    """
+    """Halve the largest batches until there are `count`; batches of one row are not split, but empty ones added."""
     sizes = list(sizes)
     while len(sizes) < count and max(sizes) > 1:
         largest = int(np.argmax(sizes))

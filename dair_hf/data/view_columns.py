@@ -95,18 +95,7 @@ def columns_of_views(column: str, columns: Collection[str]) -> dict[int, str]:
 
 
 def require_unambiguous(columns: Collection[str], where: str) -> None:
-    """Refuse columns of originals that begin with a number, if those of their partners could be of another partner.
-
-    Args:
-        columns: Names of all columns.
-        where: Name of the row or the data, for the message.
-
-    Raises:
-        DataError: There is such a column.
-
-    Example:
-        >>> require_unambiguous(["2d_boxes", "augmented_2d_boxes"], "train_dataset")
-    """
+    """Refuse columns of originals that begin with a number, if those of their partners could be of another partner."""
     for name in columns:
         # No other name can be misread; this test is run on every row.
         if name[:1].isdigit() and (partner := AUGMENTED_PREFIX + name) in columns:

@@ -280,11 +280,7 @@ class DialogConfig:
 
 
 def _check_generated(config: DialogConfig) -> None:
-    """Refuse settings of generated dialogues that are out of range, or given for other data.
-
-    Raises:
-        DataError: One is.
-    """
+    """Refuse settings of generated dialogues that are out of range, or given for other data."""
     defaults: dict[str, Any] = {
         "demo_names": NAMES_PER_SLOT,
         "demo_areas": False,
@@ -318,11 +314,7 @@ def _check_generated(config: DialogConfig) -> None:
 
 
 def check_limits(settings: Any) -> None:
-    """Refuse `max_source_tokens` and `max_target_tokens` that are too small.
-
-    Raises:
-        DataError: A limit is below `MIN_TOKENS`.
-    """
+    """Refuse `max_source_tokens` and `max_target_tokens` that are too small."""
     for name in ("max_source_tokens", "max_target_tokens"):
         if getattr(settings, name) < MIN_TOKENS:
             raise DataError(

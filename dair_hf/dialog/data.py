@@ -123,18 +123,7 @@ def read_rows(path: str | os.PathLike[str], split: str, source: str = "multiwoz"
 
 
 def read_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
-    """Read the names of one split of SGD, raw or prepared; the names are the same.
-
-    Args:
-        path: Raw files, as for `read_entity_names`, or a JSON file written by `data_scripts/prepare_sgd_entities.py`.
-        split: "train", "dev" or "test".
-
-    Returns:
-        Kind -> sorted names, including names of earlier splits.
-
-    Raises:
-        DataError: `read_entity_names` raises, or the prepared file is damaged, of another version, or lacks the split.
-    """
+    """Read the names of one split of SGD, raw or prepared; the names are the same."""
     if not _is_name_file(path):
         return read_entity_names(path, split)
     return load_bank(path, split, with_removed=True)

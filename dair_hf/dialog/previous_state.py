@@ -22,31 +22,12 @@ History = Sequence[Mapping[str, str]]
 
 
 def since_previous_state(history: History, previous: str) -> list[dict[str, str]]:
-    """Return the short history of a turn: the previous state, and what was said since then.
-
-    Args:
-        history: Whole history, which ends with the user's turn.
-        previous: Belief text of the previous user turn; empty for the first.
-
-    Example:
-        >>> turns = [("user", "thai food"), ("system", "which area?"), ("user", "north")]
-        >>> history = [{"speaker": speaker, "text": text} for speaker, text in turns]
-        >>> [turn["text"] for turn in since_previous_state(history, "restaurant-food = thai")]
-        ['restaurant-food = thai', 'which area?', 'north']
-    """
+    """Return the short history of a turn: the previous state, and what was said since then."""
     return [{"speaker": SYSTEM, "text": previous}, *map(dict, history[_first_new(history) :])]
 
 
 def with_gold_states(rows: Dataset, preset: str = "any_of") -> Dataset:
-    """Return dialog rows with short histories, whose previous state is gold, and with the mentions in them.
-
-    Args:
-        rows: Rows with whole histories and without partners.
-        preset: Preset of the joint goal accuracy, for which the states are written.
-
-    Raises:
-        DataError: The rows have partners.
-    """
+    """Return dialog rows with short histories, whose previous state is gold, and with the mentions in them."""
     if "augmented_history" in rows.column_names:
         raise DataError("rows: they have partners already; shorten the histories first, then augment")
     columns = [rows[name][:] for name in ("dialogue_id", "turn_id", "state")]
@@ -70,14 +51,6 @@ def with_predicted_states(pairs: Dataset, predict: Callable[[list[list[dict[str,
 
     Each view of a dialogue is predicted on its own, from its first turn to its last. The augmented view of a turn
     without a partner, which a later turn of the dialogue depends on, is predicted too.
-
-    Args:
-        pairs: Rows with whole histories in both views.
-        predict: Short histories -> belief texts, one each.
-
-    Returns:
-        The pairs, with short `history` and `augmented_history`, and without the mentions, which belong to the whole
-        histories.
     """
     ids = pairs["dialogue_id"][:]
     columns = columns_of_views("history", pairs.column_names).values()

@@ -58,12 +58,7 @@ def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: st
 
 
 def pair_rules(preset: str) -> str:
-    """Return the name of the rules of `is_correct`, which decide for each row, as figures of pairs need it.
-
-    Example:
-        >>> pair_rules("any_of"), pair_rules("parlai_v22"), pair_rules("sgd_fuzzy")
-        ('any_of', 'parlai_v22(empty_answer=score)', 'sgd_fuzzy, scores of 1')
-    """
+    """Return the name of the rules of `is_correct`, which decide for each row, as figures of pairs need it."""
     return resolve_pair_convention(preset, consistency_slots=None)[0]
 
 
@@ -74,13 +69,7 @@ def accuracy_key(preset: str) -> str:
 
 @dataclass(frozen=True)
 class StateEvaluator(PairEvaluator):
-    """`PairEvaluator` that adds the joint goal accuracy of a convention that skips rows or has graded scores.
-
-    Args:
-        convention: The convention. Adds `original_preset_joint_goal_accuracy` and
-            `augmented_preset_joint_goal_accuracy` with intervals, over the rows that the convention scores. In the
-            second, rows without a partner count with their original. None: nothing is added.
-    """
+    """`PairEvaluator` that adds the joint goal accuracy of a convention that skips rows or has graded scores."""
 
     convention: Convention | None = None
 
@@ -223,18 +212,6 @@ def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncode
     """Audit training and test pairs before training; print the reports and write them to `folder`.
 
     Every process must call it; the first one does the work.
-
-    Args:
-        dialogs: Rows and names.
-        config: Settings; `strict_audit` and `allow_low_ceiling` determine what is refused.
-        encoder: Encoder of the rows for the model.
-        folder: Folder of `audit_train.json` and `audit_test.json`.
-
-    Returns:
-        The ceiling of the test pairs.
-
-    Raises:
-        DataError: Gold targets score as wrong, or the pairs fail the audit with `strict_audit`.
     """
     return on_first_rank(lambda: _audit_pairs(dialogs, config, encoder, folder))
 

@@ -31,32 +31,17 @@ class Match(NamedTuple):
 
 
 def collapse_spaces(text: str) -> str:
-    """Return a text with single spaces and none at its ends.
-
-    Example:
-        >>> collapse_spaces(" a  b ")
-        'a b'
-    """
+    """Return a text with single spaces and none at its ends."""
     return " ".join(text.split())
 
 
 def first_line(text: str) -> str:
-    r"""Return the first line of a text that is not empty.
-
-    Example:
-        >>> first_line("\n Paris.\nQuestion: and Rome?")
-        'Paris.'
-    """
+    r"""Return the first line of a text that is not empty."""
     return next((line for line in map(collapse_spaces, text.splitlines()) if line), "")
 
 
 def last_number(text: str) -> Decimal | None:
-    """Return the last number of a text; None if it has none.
-
-    Example:
-        >>> last_number("7-3 makes 4, so 1,004.50"), last_number("-2"), last_number("none")
-        (Decimal('1004.50'), Decimal('-2'), None)
-    """
+    """Return the last number of a text; None if it has none."""
     found = _NUMBER.findall(text)
     return Decimal(found[-1].replace(",", "")) if found else None
 
@@ -91,19 +76,7 @@ def matches(name: str, answers: Sequence[str], references: Sequence[str]) -> lis
 
 
 def reference_keys(name: str, references: Sequence[str]) -> list[Hashable]:
-    """Return what answers are compared with by a rule.
-
-    Args:
-        name: Name in `MATCHES`.
-        references: N references.
-
-    Raises:
-        DataError: There is no such rule, or no answer can equal a reference, such as one without a number.
-
-    Example:
-        >>> reference_keys("ignore-case", ["Paris "])
-        ['paris']
-    """
+    """Return what answers are compared with by a rule."""
     if name not in MATCHES:
         raise DataError(f"match {name!r}: no such rule; use one of {', '.join(MATCHES)}")
     keys = [MATCHES[name].key(reference) for reference in references]
@@ -123,12 +96,7 @@ def same_texts(predictions: Sequence[str], references: Sequence[str]) -> list[bo
 
 
 def same_last_numbers(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
-    """Return which answers are right by the rule "last-number".
-
-    Example:
-        >>> same_last_numbers(["So 1,200.", "12 #### 7", "none"], ["#### 1200", "7", "3"])
-        [True, True, False]
-    """
+    """Return which answers are right by the rule "last-number"."""
     return matches("last-number", predictions, references)
 
 

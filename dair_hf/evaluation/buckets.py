@@ -48,24 +48,7 @@ def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1, longest_item: i
 def tree_buckets(
     order: np.ndarray, nodes: np.ndarray, most_nodes: int, most_items: int, ranks: int = 1
 ) -> list[np.ndarray]:
-    """Cut items that share prefixes with their neighbours into buckets, one batch of neighbours per rank each.
-
-    Args:
-        order: Item numbers in an order in which items that begin alike are neighbours, `[N]`.
-        nodes: Tokens to compute for each item of this order, `[N, 2]`: after the item before it, and as the first one
-            of a batch.
-        most_nodes: Limit of the tokens to compute for a batch; an item alone may have more.
-        most_items: Limit of the items of a batch.
-        ranks: Number of processes.
-
-    Returns:
-        Item numbers, those of rank r at r, r + ranks, ...; -1 where a rank has fewer items than another.
-
-    Example:
-        >>> nodes = np.array([[4, 4], [1, 4], [1, 4], [3, 4]])
-        >>> [bucket.tolist() for bucket in tree_buckets(np.arange(4), nodes, most_nodes=6, most_items=9, ranks=2)]
-        [[0, 3, 1, -1, 2, -1]]
-    """
+    """Cut items that share prefixes with their neighbours into buckets, one batch of neighbours per rank each."""
     starts: list[int] = []
     total = 0
     for place, (following, first) in enumerate(nodes.tolist()):

@@ -161,37 +161,6 @@ class PairEvaluator:
 
         CM = P(H(z~) = 1 | H(z) = 1) over the pairs (the paper's consistency metric). Where the references of some pairs
         differ and those of others are equal, `cm` is over the former, and `cm_same_answer` over the latter.
-
-        Args:
-            predictions: Predictions for the N original views.
-            augmented_predictions: Predictions for the N augmented views, None for a row without a partner. For several
-                partners per row a dictionary, number of the partner (from 1) -> N predictions.
-            references: References of the original views.
-            augmented_references: References of the augmented views, None for a row without a partner, or a dictionary
-                as above. None: the same as `references`.
-            row_ids: Names of the rows in messages; None: their numbers.
-            clusters: Independent units, one name per row, such as dialogue ids; None: single rows.
-            subsets: Name -> N bools. Adds the same metrics over these rows, with `<name>_` before each key.
-            intervals: Whether to compute 95 % intervals.
-
-        Returns:
-            `rows` and `pairs`; over the pairs with different references, or all pairs if no reference differs, `cm`,
-            `cm_numerator`, `cm_denominator`, and the same with `reverse_cm` from partner to original; over the other
-            pairs, if there are both kinds, the same with `cm_same_answer`; over all pairs `both_correct`,
-            `pos_to_neg`, `neg_to_pos`, `neg_to_neg`, `original_<accuracy_name>_pairs`,
-            `augmented_<accuracy_name>_pairs` and their mean
-            `both_views_<accuracy_name>`; if rows have several partners `partners`, `all_correct` and the CM of
-            every partner number, `cm_partner_1` and so on; over all rows (one without a partner counts as two identical
-            views) `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm_all_rows`, `cm_all_rows_numerator`,
-            `cm_all_rows_denominator`; `<key>_low` and `<key>_high` of each ratio. See `correctness_metrics`.
-
-        Raises:
-            DataError: Lists of different lengths, also `row_ids` or `clusters`; `correct` returns anything but one True
-                or False per prediction, a score that is no number, answers that are not hashable, subsets without
-                names, or names that give two metrics the same key.
-
-        Warns:
-            UndefinedMetricWarning: No row has a partner, so that CM is NaN.
         """
         augmented = _by_partner("augmented_predictions", augmented_predictions)
         of_partners = dict.fromkeys(augmented, references)
@@ -295,15 +264,7 @@ def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
 
 
 def subset_names(subsets: Any) -> list[str]:
-    """Return the names of subsets, as `PairEvaluator` takes them.
-
-    Raises:
-        DataError: The subsets have no names.
-
-    Example:
-        >>> subset_names({"long": [True, False]})
-        ['long']
-    """
+    """Return the names of subsets, as `PairEvaluator` takes them."""
     if subsets is None:
         return []
     if not isinstance(subsets, Mapping):
@@ -315,15 +276,7 @@ def subset_names(subsets: Any) -> list[str]:
 
 
 def subset_masks(subsets: Mapping[str, Any] | None, rows: int) -> dict[str, NDArray[np.bool_]]:
-    """Return the mask of each subset, `[rows]` bool.
-
-    Raises:
-        DataError: A mask has another length, or a value that is neither True nor False.
-
-    Example:
-        >>> subset_masks({"long": [1, 0]}, rows=2)
-        {'long': array([ True, False])}
-    """
+    """Return the mask of each subset, `[rows]` bool."""
     masks = {name: as_correct(mask, f"subsets[{name!r}]") for name, mask in (subsets or {}).items()}
     for name, mask in masks.items():
         if len(mask) != rows:

@@ -35,19 +35,7 @@ READ_INPUT_TOKENS = (
 
 
 def prompt_of(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompt of a decoder-only model: the tokens before the first target.
-
-    Args:
-        features: One view with `input_ids` and `labels` of the same length, -100 on the prompt.
-
-    Returns:
-        The view without labels, its token columns cut before the first target. A view without a target, or without
-        labels, keeps all its tokens.
-
-    Example:
-        >>> prompt_of({"input_ids": [5, 6, 7], "labels": [-100, -100, 7]})
-        {'input_ids': [5, 6]}
-    """
+    """Return the prompt of a decoder-only model: the tokens before the first target."""
     labels = list(features.get("labels", ()))
     length = next((position for position, label in enumerate(labels) if label != IGNORE_INDEX), len(labels))
     return {
@@ -58,23 +46,7 @@ def prompt_of(features: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[str, Tensor]:
-    """Pad prompts on the left, so that generation begins at the same position in every row.
-
-    Args:
-        prompts: Views with `input_ids`, each of its own length, and optionally `attention_mask`.
-        pad_token_id: Padding token.
-
-    Returns:
-        `input_ids` and `attention_mask`, `[N, T]`. A view without a mask is attended to as a whole.
-
-    Raises:
-        DataError: The mask of a view is not as long as its tokens.
-
-    Example:
-        >>> pad_left([{"input_ids": [5]}, {"input_ids": [6, 7]}], 0)["input_ids"]
-        tensor([[0, 5],
-                [6, 7]])
-    """
+    """Pad prompts on the left, so that generation begins at the same position in every row."""
     longest = max(len(prompt["input_ids"]) for prompt in prompts)
     input_ids = torch.full((len(prompts), longest), pad_token_id)
     attention_mask = torch.zeros_like(input_ids)
@@ -99,19 +71,6 @@ def strip_generated(
 
     An answer ends before its first end token. Without one, padding at the end is cut, with which `generate` fills
     answers that other criteria have stopped.
-
-    Args:
-        tokens: Output of `generate`, `[N, T]`.
-        prompt_length: Number of leading tokens that belong to the prompt, or 1 for the start token of a decoder.
-        end_token_ids: Tokens that end an answer.
-        pad_token_id: Padding token.
-
-    Returns:
-        N lists of token ids.
-
-    Example:
-        >>> strip_generated(torch.tensor([[0, 5, 6, 1, 0], [0, 7, 1, 0, 0]]), 1, [1], 0)
-        [[5, 6], [7]]
     """
     ends = set(end_token_ids)
     answers = []
@@ -126,30 +85,7 @@ def strip_generated(
 
 
 class AnswerGenerator:
-    """Generates one answer per view.
-
-    Args:
-        model: A language model in evaluation mode.
-        collator: Collates views. Prompts of a decoder-only model are the tokens before the first target, padded on the
-            left. If the model takes more than text, the collator has a method `prompts(views)` that returns the inputs
-            of `generate`, also padded on the left.
-        device: Device of the inputs.
-        pad_token_id: Padding token of prompts and answers.
-        arguments: Arguments of `generate`.
-        encoder_rows: Views per forward of the encoder, if a text encoder is run apart from the decoder
-            (`encodes_apart`).
-
-    Attributes:
-        config: Generation config that takes effect (`effective_config`).
-
-    Raises:
-        DataError: There is no padding token.
-
-    Example:
-        >>> generator = AnswerGenerator(model, collator, model.device, 0, {"max_new_tokens": 8}, 32)  # doctest: +SKIP
-        >>> generator([{"input_ids": [5, 6], "labels": [7, 1]}])  # doctest: +SKIP
-        [[7]]
-    """
+    """Generates one answer per view."""
 
     def __init__(
         self,
@@ -179,11 +115,7 @@ class AnswerGenerator:
         return self._answers(self._inputs(features))
 
     def shared_prompts(self, features: Features) -> list[np.ndarray]:
-        """Return the token ids of the prompts of views, whose common prefixes can be read once.
-
-        Raises:
-            DataError: They cannot, with the reason.
-        """
+        """Return the token ids of the prompts of views, whose common prefixes can be read once."""
         if isinstance(features, Mapping) or hasattr(self.collator, "prompts"):
             raise DataError("views are not token ids alone")
         if self._is_sharded:
@@ -201,12 +133,7 @@ class AnswerGenerator:
         return prompts
 
     def from_trees(self, prompts: Sequence[np.ndarray], batches: Sequence[np.ndarray]) -> list[list[int]]:
-        """Return the answers to prompts whose common prefixes are read once.
-
-        Args:
-            prompts: Prompts of `shared_prompts`.
-            batches: Numbers of the prompts whose answers are written at once; each prompt is in one batch.
-        """
+        """Return the answers to prompts whose common prefixes are read once."""
         answers: dict[int, list[int]] = {}
         with torch.inference_mode():
             trees = PromptTrees(self.model, prompts)

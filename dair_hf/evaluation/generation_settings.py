@@ -71,12 +71,7 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
 
 
 def unknown_arguments(model: Any, arguments: Mapping[str, Any]) -> list[str]:
-    """Return the names of arguments that are neither settings of generation nor inputs of a language model.
-
-    Args:
-        model: The model.
-        arguments: Arguments of `generate`.
-    """
+    """Return the names of arguments that are neither settings of generation nor inputs of a language model."""
     functions = (GenerationMixin.generate, model.generate, model.forward) if arguments else ()
     taken = {name for function in functions for name in inspect.signature(function).parameters}
     settings = getattr(model, "generation_config", None)
@@ -84,22 +79,12 @@ def unknown_arguments(model: Any, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def passed_setting(arguments: Mapping[str, Any], name: str) -> Any:
-    """Return a setting that a call of `generate` passes, by keyword or in its generation config; None if neither.
-
-    Example:
-        >>> passed_setting({"generation_config": GenerationConfig(num_beams=2)}, "num_beams")
-        2
-    """
+    """Return a setting that a call of `generate` passes, by keyword or in its generation config; None if neither."""
     return arguments[name] if name in arguments else getattr(arguments.get("generation_config"), name, None)
 
 
 def with_limit(arguments: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """Return arguments of `generate` with another limit of the length of an answer; None: without one.
-
-    Example:
-        >>> with_limit({"max_length": 9, "num_beams": 2}, 4)
-        {'num_beams': 2, 'max_new_tokens': 4}
-    """
+    """Return arguments of `generate` with another limit of the length of an answer; None: without one."""
     limited = {name: value for name, value in arguments.items() if name not in LENGTHS}
     config = limited.get("generation_config")
     if config is None:
@@ -122,15 +107,7 @@ def end_tokens(config: GenerationConfig) -> set[int]:
 
 
 def decoder_start(model: Any, config: GenerationConfig) -> int:
-    """Return the token with which generation starts the decoder of an encoder-decoder.
-
-    Args:
-        model: The model, for the message.
-        config: Its generation config, or that of a call (`effective_config`).
-
-    Raises:
-        DataError: The generation config has no such token.
-    """
+    """Return the token with which generation starts the decoder of an encoder-decoder."""
     start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
     if start is None:
         raise DataError(

@@ -16,14 +16,7 @@ CONFIDENCE = 0.95
 
 
 class PairedDifference(NamedTuple):
-    """Difference of a metric between two models.
-
-    Attributes:
-        difference: Metric of the first model minus that of the second, means over seeds.
-        standard_error: Standard error of the difference; with one seed that over rows only.
-        half_width: Half the width of the 95 % confidence interval; None where there is none: with one seed, which says
-            nothing about others, and where the difference is the same in all rows and seeds.
-    """
+    """Difference of a metric between two models."""
 
     difference: float
     standard_error: float

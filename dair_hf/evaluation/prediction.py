@@ -44,24 +44,6 @@ def predict_in_buckets(
     """Predict all items of buckets, one batch of each bucket on every rank.
 
     Every rank runs the same number of batches of `buckets`, so that sharded models stay in step.
-
-    Args:
-        item_buckets: Item numbers, each once, as `buckets` or `tree_buckets` returns them for this number of ranks.
-        run: Item numbers -> one prediction each. Called on each rank with its share of the items.
-        accelerator: Source of the number of ranks.
-        description: Label of the progress bar, shown by the main process.
-        show_progress: Whether to show it.
-
-    Returns:
-        N predictions in the order of the items, on every rank.
-
-    Raises:
-        DataError: `run` returned another number of predictions than it got items.
-
-    Example:
-        >>> parts = buckets([1, 3, 2], batch_size=2)
-        >>> predict_in_buckets(parts, lambda items: [10 * i for i in items], Accelerator(), show_progress=False)
-        [0, 10, 20]
     """
     ranks, rank = accelerator.num_processes, accelerator.process_index
     count = sum(int((bucket >= 0).sum()) for bucket in item_buckets)
@@ -86,19 +68,7 @@ def predict_in_buckets(
 
 
 class PairPredictor:
-    """Predicts the views of paired data and reads their references.
-
-    Args:
-        model: The trained model.
-        args: Batch size and lengths of the evaluation.
-        collator: Collator of the trainer.
-        accelerator: Source of the device, of the ranks and of the precision.
-        processing_class: Tokenizer; without one, answers stay token ids.
-        generates: Whether predictions are generated. Otherwise they come from one forward.
-        reduce: `(outputs, labels) -> predictions` of a batch, so that less than its logits is kept; None: the logits.
-        model_inputs: Batch -> inputs of the model and labels, so that an encoder-decoder that does not generate gets
-            decoder inputs.
-    """
+    """Predicts the views of paired data and reads their references."""
 
     def __init__(
         self,
@@ -121,20 +91,7 @@ class PairPredictor:
         self.model_inputs = model_inputs
 
     def predict(self, views: PairViews, gen_kwargs: dict[str, Any], *, equal_labels: bool = False) -> list[Any]:
-        """Return the prediction for every view, in their order. Originals that are equal are run once.
-
-        Args:
-            views: Views with the model's columns only.
-            gen_kwargs: Arguments of `generate`.
-            equal_labels: Whether answers count as right if they equal the labels.
-
-        Returns:
-            Lists of token ids if predictions are generated; class numbers (`ClassNumber`, for tokens arrays `[T]`) if
-            `reduce` is `chosen_class`; otherwise what `reduce` returns, or logits.
-
-        Raises:
-            DataError: With `equal_labels`, no answer can begin as its label does.
-        """
+        """Return the prediction for every view, in their order. Originals that are equal are run once."""
         items, position = views.distinct()
         ranks = self.accelerator.num_processes
 
@@ -180,13 +137,7 @@ class PairPredictor:
         return self.processing_class.batch_decode(predictions, skip_special_tokens=True)
 
     def references(self, views: PairViews, column: str | None, inherited: bool = False) -> list[Any]:
-        """Return the reference of every view: the values of `column`, or labels, decoded if answers are generated.
-
-        Args:
-            views: The views.
-            column: Column of the originals; None: the labels.
-            inherited: Whether partners without a column of their own have the reference of their original.
-        """
+        """Return the reference of every view: the values of `column`, or labels, decoded if answers are generated."""
         references = views.column(column or views.label_column, inherited)
         if column is None and self.generates:
             # A transform of the data may return arrays or tensors.
@@ -330,13 +281,6 @@ class ClassNumber(np.int64):
     """Class chosen by a classifier: a numpy integer without `argmax`.
 
     `argmax` of logits is the class, but `argmax` of a single number is 0, whatever the class.
-
-    Raises:
-        DataError: `argmax` is called, also as `numpy.argmax`.
-
-    Example:
-        >>> ClassNumber(3) == 3
-        np.True_
     """
 
     def argmax(self, *args: Any, **kwargs: Any) -> Any:
@@ -349,19 +293,7 @@ class ClassNumber(np.int64):
 
 
 def chosen_class(outputs: Any, labels: Tensor | None = None) -> Tensor:
-    """Return the class with the largest logit, `[N, ..., C] -> [N, ...]`.
-
-    Args:
-        outputs: Logits, or a tuple of outputs that begins with them.
-        labels: Unused; part of the signature of `preprocess_logits_for_metrics`.
-
-    Raises:
-        NonFiniteLossError: A logit is NaN.
-
-    Example:
-        >>> chosen_class(torch.tensor([[0.1, 0.7, 0.2]]))
-        tensor([1])
-    """
+    """Return the class with the largest logit, `[N, ..., C] -> [N, ...]`."""
     logits = outputs[0] if isinstance(outputs, tuple) else outputs
     if logits.isnan().any():
         raise NonFiniteLossError(
@@ -372,20 +304,7 @@ def chosen_class(outputs: Any, labels: Tensor | None = None) -> Tensor:
 
 
 def output_of(outputs: Any, config: Any, ignore_keys: Sequence[str] | None = None) -> Any:
-    """Return the outputs that `Trainer` counts as predictions and passes to `preprocess_logits_for_metrics`.
-
-    Args:
-        outputs: Outputs of the model for a batch without labels.
-        config: Configuration of the model, or None.
-        ignore_keys: Outputs to leave out; None: those that the configuration names.
-
-    Returns:
-        The remaining output, usually the logits, or a tuple of several.
-
-    Example:
-        >>> output_of({"logits": 1, "past_key_values": 2}, None)
-        1
-    """
+    """Return the outputs that `Trainer` counts as predictions and passes to `preprocess_logits_for_metrics`."""
     if not isinstance(outputs, dict):
         return getattr(outputs, "logits", outputs)
     if ignore_keys is None:
@@ -395,13 +314,7 @@ def output_of(outputs: Any, config: Any, ignore_keys: Sequence[str] | None = Non
 
 
 def padded_array(values: list[Any]) -> np.ndarray:
-    """Return all values as one array; lists of token ids are padded with -100.
-
-    Example:
-        >>> padded_array([[5], [6, 7]])
-        array([[   5, -100],
-               [   6,    7]])
-    """
+    """Return all values as one array; lists of token ids are padded with -100."""
     if not values or not isinstance(values[0], list):
         return np.asarray(values)
     padded = np.full((len(values), max(len(value) for value in values)), IGNORE_INDEX)

@@ -257,23 +257,6 @@ def ratio_intervals(
     [0, 1], and holds for few rows and for shares near 0 and 1, where percentiles of a bootstrap are too narrow. n is at
     most the number of rows whose denominator is above 0; it is C if all clusters have the same ratio, such as 0 of 14.
     Other ratios, such as a difference of accuracies, have `q +- t sqrt(v)`.
-
-    Args:
-        numerators: `[N, K]` float.
-        denominators: `[N, K]` float, none below 0.
-        clusters: `[N]` str; None: single rows.
-        confidence: Coverage, in (0, 1).
-
-    Returns:
-        Lower and upper limits, each `[K]`; NaN where fewer than two clusters count.
-
-    Raises:
-        DataError: Shapes do not agree, a value is not finite, a cluster has no name, or `confidence` is out of range.
-
-    Example:
-        >>> low, high = ratio_intervals([[0.0]] * 14, [[1.0]] * 14)
-        >>> round(float(low[0]), 3), round(float(high[0]), 3)
-        (0.0, 0.25)
     """
     if not 0.0 < confidence < 1.0:
         raise DataError(f"confidence: must lie between 0 and 1, found {confidence}; 0.95 is usual")
@@ -411,11 +394,7 @@ def _require_length(name: str, length: int, rows: int) -> None:
 
 
 def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[Any]) -> NDArray[np.float64]:
-    """Sum the rows of each cluster, `[N, K]` -> `[clusters, K]`, by ascending name of the cluster.
-
-    Raises:
-        DataError: There is not one name for each row.
-    """
+    """Sum the rows of each cluster, `[N, K]` -> `[clusters, K]`, by ascending name of the cluster."""
     if len(clusters) != len(sums):
         raise DataError(f"clusters: {len(clusters)} for {len(sums)} rows; give one cluster id for every row")
     for row, name in enumerate(clusters):

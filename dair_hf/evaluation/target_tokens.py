@@ -40,26 +40,14 @@ TARGET_SCORE = 1e4  # score of the target token; all others have 0
 
 
 class TargetAffixes(NamedTuple):
-    """Tokens around the text of every target.
-
-    Attributes:
-        start: Tokens at the start of answers, such as BART's `<s>` or a language code; often none.
-        end: Tokens after the text; the first of them ends the answer.
-    """
+    """Tokens around the text of every target."""
 
     start: tuple[int, ...]
     end: tuple[int, ...]
 
 
 class Mismatch(NamedTuple):
-    """First token of a target that generation will not produce.
-
-    Attributes:
-        row: Number of the target.
-        position: Position in the target; -1 for the first decoder input.
-        target: Token of the target at the position.
-        generated: Token that generation produces instead.
-    """
+    """First token of a target that generation will not produce."""
 
     row: int
     position: int
@@ -139,16 +127,6 @@ def forced_tokens(model: Any) -> tuple[int, ...]:
     """Find the tokens that generation forces at the start of every answer.
 
     A token is forced if the logits processors of `generate` exclude all others.
-
-    Args:
-        model: A language model with its generation config.
-
-    Returns:
-        Token ids; none if the first token is free.
-
-    Example:
-        >>> forced_tokens(bart)  # doctest: +SKIP
-        (0,)
     """
     prompt = [decoder_start(model, model.generation_config)] if model.config.is_encoder_decoder else [0, 0]
     ids, processors = _logits_processors(model, [prompt], _restrictions(model.generation_config), {})
@@ -188,22 +166,6 @@ def find_mismatches(
     n-grams, and the first `MAX_POSITIONS` with tokens that occur in a setting. A `logits_processor` or
     `prefix_allowed_tokens_fn` is copied and checked at the first `MAX_POSITIONS` positions, or ignored if it cannot be
     copied.
-
-    Args:
-        model: A language model with its generation config.
-        prompts: `[N]` token ids that a decoder-only model continues; ignored for an encoder-decoder.
-        targets: `[N]` token ids of the targets, at least one each, with their end token.
-        generation: Arguments of `generate`; limits of the length of an answer are ignored.
-
-    Returns:
-        At most one mismatch per target.
-
-    Raises:
-        DataError: As `decoder_start`.
-
-    Example:
-        >>> find_mismatches(bart, [[]], [[50, 2]])  # doctest: +SKIP
-        [Mismatch(row=0, position=0, target=50, generated=0)]
     """
     if not targets:
         return []
@@ -266,12 +228,7 @@ def check_targets(
 
 
 def rows_of(views: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a batch, or a sequence of views, as a list of views.
-
-    Example:
-        >>> rows_of({"labels": [[5], [6]]})
-        [{'labels': [5]}, {'labels': [6]}]
-    """
+    """Return a batch, or a sequence of views, as a list of views."""
     if isinstance(views, Mapping):
         return [dict(zip(views, row, strict=True)) for row in zip(*views.values(), strict=True)]
     return [dict(view) for view in views]

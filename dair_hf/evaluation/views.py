@@ -282,21 +282,7 @@ class TensorViews(PairViews):
 
 
 class HeldViews(PairViews):
-    """Views of `HeldRows`.
-
-    Args:
-        rows: The rows.
-
-    Raises:
-        DataError: No rows.
-
-    Example:
-        >>> data = datasets.Dataset.from_dict({"image": [1, 2], "label": [0, 1]}).with_transform(
-        ...     lambda rows: {"x": rows["image"], "augmented_x": [5, None], "labels": rows["label"]}
-        ... )
-        >>> HeldViews(HeldRows(data)).column("x")
-        [1, 2, 5]
-    """
+    """Views of `HeldRows`."""
 
     def __init__(self, rows: HeldRows) -> None:
         _require_any(rows)

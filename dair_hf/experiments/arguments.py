@@ -45,12 +45,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class SettingsParser(HfArgumentParser):
-    """Parser for dataclasses that raises `DataError` and accepts lists and mappings in YAML syntax.
-
-    Args:
-        dataclass_types: Dataclasses whose fields carry `metadata["help"]`.
-        **settings: Arguments of `argparse.ArgumentParser`.
-    """
+    """Parser for dataclasses that raises `DataError` and accepts lists and mappings in YAML syntax."""
 
     def __init__(self, dataclass_types: Sequence[type], **settings: Any) -> None:
         self.fields_without_value: set[str] = set()
@@ -78,11 +73,7 @@ class SettingsParser(HfArgumentParser):
         return parsed, rest
 
     def parse_settings(self, options: list[str]) -> tuple[Any, ...]:
-        """Return one instance of each dataclass, and a namespace of the options that `add_argument` added, if any.
-
-        Raises:
-            DataError: An option is unknown, or a value is invalid or missing.
-        """
+        """Return one instance of each dataclass, and a namespace of the options that `add_argument` added, if any."""
         try:
             *parsed, unknown = self.parse_args_into_dataclasses(
                 args=options, return_remaining_strings=True, look_for_args_file=False
@@ -101,11 +92,6 @@ class SettingsParser(HfArgumentParser):
         """Group the options of the help by dataclass, and hide fields of transformers unless they matter here.
 
         Call it only before the help is printed: it changes defaults.
-
-        Args:
-            path: File of settings, or None.
-            values: Values of the file, shown as defaults.
-            shows_all: Whether to show all fields of transformers, not only common ones and those in `values`.
         """
         self.formatter_class = _HelpFormatter
         self.usage = "%(prog)s [--config FILE] [--OPTION VALUE ...]"

@@ -48,12 +48,7 @@ def train_resumable(trainer: DAIRTrainer) -> None:
 
 
 def save_run(trainer: DAIRTrainer, **card: Any) -> None:
-    """Save the model, the trainer's state and the model card; on failure none of their new files is left.
-
-    Args:
-        trainer: Trainer of the run; saves to its `args.output_dir`.
-        **card: Arguments of `DAIRTrainer.create_model_card`.
-    """
+    """Save the model, the trainer's state and the model card; on failure none of their new files is left."""
     with _remove_on_failure(trainer, Path.is_file):
         trainer.save_model()
         trainer.save_state()
@@ -68,12 +63,6 @@ def base_fingerprint(
     They depend on what the weights depend on, and on nothing else: files count by their content and not by their place,
     adapters that are added later and settings of what is logged, evaluated or saved do not count. Hardware and the
     number of processes do not count either, so that all runs of a comparison start from one base.
-
-    Args:
-        args: Training arguments of the base.
-        model: Model that the training starts from; all its weights are trained.
-        tokenizer: The tokenizer; its vocabulary and rules count.
-        data: What determines the training rows beside the tokenizer, such as `dair_hf.dialog.task.base_settings`.
     """
     of_steps = ("num_train_epochs",) if args.max_steps > 0 else ()
     hidden = (*_NOT_TRAINING, *of_steps, *(() if args.uses_regularizer else _OF_REGULARIZER))

@@ -200,31 +200,13 @@ def require_distinct(name: str, values: Sequence[Any]) -> None:
 
 
 def require_list(name: str, values: Any) -> None:
-    """Refuse a setting that is no list.
-
-    Raises:
-        DataError: It is none.
-
-    Example:
-        >>> require_list("seeds", 5)
-        Traceback (most recent call last):
-        dair_hf.errors.DataError: seeds=5 is no list; give one, such as [5]
-    """
+    """Refuse a setting that is no list."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise DataError(f"{name}={values!r} is no list; give one, such as {[0 if values is None else values]}")
 
 
 def require_lambdas(name: str, values: Any) -> None:
-    """Refuse a list of lambdas of which one is out of range.
-
-    Raises:
-        DataError: It is no list, or an entry is no finite number >= 0.
-
-    Example:
-        >>> require_lambdas("lambda_sweep", [1, -1])
-        Traceback (most recent call last):
-        dair_hf.errors.DataError: lambda_sweep: -1 is out of range; give finite numbers >= 0
-    """
+    """Refuse a list of lambdas of which one is out of range."""
     require_list(name, values)
     for value in values:
         if value == AUTO:

@@ -16,16 +16,7 @@ from dair_hf.io.pair_files import CLUSTER_KEY, read_predictions
 
 
 class Outcomes(NamedTuple):
-    """Correct answers of a run.
-
-    Attributes:
-        test_set: Digest of the names of the rows and their clusters; equal ones are the same rows in the same order.
-        original: `[N]`, 1 if the original is right, else 0.
-        augmented: `[N, P]`, likewise for each partner; NaN if it is absent.
-        same_answer: `[N, P]`, 1 if the reference of a partner equals that of its original, else 0; NaN if it is absent.
-            None: unknown, as in older records.
-        clusters: `[N]`, number of the unit of each row that is independent of the others; None: the row itself.
-    """
+    """Correct answers of a run."""
 
     test_set: str
     original: np.ndarray
@@ -88,11 +79,7 @@ class Outcomes(NamedTuple):
 
 
 def read_outcomes(path: Path) -> Outcomes:
-    """Read the outcomes of a `predictions.jsonl`.
-
-    Raises:
-        DataError: As `read_predictions`, a row occurs twice, or a partner belongs to no row.
-    """
+    """Read the outcomes of a `predictions.jsonl`."""
     rows: dict[str, dict[int, bool]] = {}
     references: dict[str, dict[int, Any]] = {}
     clusters: dict[str, str] = {}

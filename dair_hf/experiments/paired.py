@@ -34,18 +34,7 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
 
 
 def paired_differences(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Compare every method with the baseline on the same test rows and seeds.
-
-    Args:
-        records: Records of a comparison.
-
-    Returns:
-        `baseline` (DA-ERM, or else the first method that has only one lambda, or none), `rows` and `clusters` (numbers
-        of test rows and of independent units), `differences` (method -> `seeds`, those that both have, and the
-        `PairedDifference` of each of `METRICS` that is defined in all of these runs, CM over enough pairs), and
-        `left_out` (method -> reason). None if no method can be compared with another: the lambdas of one method, as in
-        a search, are not compared with each other.
-    """
+    """Compare every method with the baseline on the same test rows and seeds."""
     by_method = records_by_method(records)
     rows = {
         name: {run["seed"]: Outcomes.from_json(run["outcomes"]) for run in runs if "outcomes" in run}
@@ -98,19 +87,7 @@ def write_paired(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def paired_table(paired: Mapping[str, Any]) -> str:
-    """Return the differences as Markdown; those whose interval excludes 0 are bold.
-
-    Example:
-        >>> of_cm = {"cm": {"difference": 0.03, "standard_error": 0.008, "half_width": 0.02}}
-        >>> of_dair = {"seeds": [0, 1], **of_cm}
-        >>> paired = {"baseline": "da", "rows": 4, "clusters": 4, "differences": {"dair": of_dair}, "left_out": {}}
-        >>> print(paired_table(paired))
-        Difference to da, paired over 4 test rows and the seeds of both, ± half width of the 95 % interval:
-        <BLANKLINE>
-        | method | seeds | CM |
-        |---|---|---|
-        | dair | 2 | **+0.030 ± 0.020** |
-    """
+    """Return the differences as Markdown; those whose interval excludes 0 are bold."""
     differences = paired["differences"]
     units = "" if paired["clusters"] == paired["rows"] else f" in {paired['clusters']:,} independent groups"
     lines = []
@@ -135,14 +112,7 @@ def paired_table(paired: Mapping[str, Any]) -> str:
 
 
 def difference_text(found: Mapping[str, float | None] | None) -> str:
-    """Return a cell of the table.
-
-    Example:
-        >>> difference_text({"difference": 0.03, "standard_error": 0.02, "half_width": 0.05})
-        '+0.030 ± 0.050'
-        >>> difference_text({"difference": 0.03, "standard_error": 0.02, "half_width": None}), difference_text(None)
-        ('+0.030', '-')
-    """
+    """Return a cell of the table."""
     if found is None:
         return "-"
     difference = PairedDifference(**found)  # type: ignore[arg-type]

@@ -99,30 +99,12 @@ def plot_curves(
 
 
 def curve_ends(values: Sequence[float], first: int = 10, last: int = 140) -> dict[str, Any]:
-    """Return the first and the last values of a curve of training, for the metrics of a record and `plot_ends`.
-
-    Example:
-        >>> curve_ends([3.0, 2.0, 1.0], first=1, last=1)
-        {'steps': 3, 'first': [3.0], 'last': [1.0]}
-    """
+    """Return the first and the last values of a curve of training, for the metrics of a record and `plot_ends`."""
     return {"steps": len(values), "first": list(values[:first]), "last": list(values[-last:])}
 
 
 def plot_ends(path: Path, title: str, ylabel: str, series: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Draw the first and the last iterations of training side by side, on logarithmic y axes.
-
-    Args:
-        path: PNG file to write.
-        title: Heading.
-        ylabel: Label of the y axis, with its unit.
-        series: Label -> `curve_ends` of each seed, of equal length; their mean is drawn.
-
-    Raises:
-        DataError: No series, an empty one, or one whose seeds differ in length.
-
-    Example:
-        >>> plot_ends(Path("ends.png"), "R", "R, nats", {"DAIR": [curve_ends([1.0] * 500)]})  # doctest: +SKIP
-    """
+    """Draw the first and the last iterations of training side by side, on logarithmic y axes."""
     if not series:
         raise DataError(f"{path}: no series to plot; give at least one")
     for label, curves in series.items():

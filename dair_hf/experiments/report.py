@@ -35,16 +35,6 @@ def comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Col
     """Return a Markdown table, one row per method and lambda: mean and standard deviation of each column.
 
     A metric that is undefined in some of a method's runs has no mean: the cell states in how many.
-
-    Args:
-        records: Records of runs, in the order of the table's rows.
-        columns: Columns of the table.
-
-    Example:
-        >>> print(comparison_table([{"method": "erm", "metrics": {"cm": 0.5}}], [Column("cm", "CM")]))
-        | method | runs | CM |
-        |---|---|---|
-        | erm | 1 | 0.500 |
     """
     lines = [
         "| method | runs | " + " | ".join(column.title for column in columns) + " |",
@@ -59,19 +49,7 @@ def comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Col
 def write_comparison(
     folder: Path, title: str, records: Sequence[Mapping[str, Any]], columns: Sequence[Column], notes: Sequence[str] = ()
 ) -> str:
-    """Write `comparison.md`, `comparison.json` and `comparison.png` into `folder`.
-
-    Args:
-        folder: Output folder.
-        title: Heading of table and plot.
-        records: Records of runs.
-        columns: Columns of the table.
-        notes: Lines below the table, such as deviations from a paper. If any method has several runs, a line that
-            explains "±" comes first.
-
-    Returns:
-        The Markdown table.
-    """
+    """Write `comparison.md`, `comparison.json` and `comparison.png` into `folder`."""
     columns = [
         _named(c, records) for c in columns if not c.optional or any(c.key in record["metrics"] for record in records)
     ]
@@ -88,12 +66,6 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
     """Draw grouped bars: the mean of each column for each method, and a dot for every run where it is defined.
 
     A metric that is undefined in any run of a method has no bar, but the label "-".
-
-    Args:
-        path: PNG file to write.
-        title: Heading.
-        records: Records of runs.
-        columns: Metrics to draw.
     """
     from matplotlib.figure import Figure
 

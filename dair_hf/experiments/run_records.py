@@ -251,18 +251,7 @@ def finished_records(
 def finished_record(
     folder: Path, run: Run, config: Mapping[str, Any], data: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Return the record of a finished run, or None if the run has not finished.
-
-    Args:
-        folder: Folder that holds `NAME.json` of each run.
-        run: The run.
-        config: Settings shared by all runs.
-        data: Fingerprint of each data set.
-
-    Raises:
-        DataError: A run with this name and other settings has finished. Its record is never overwritten: if the
-            environment variable `DAIR_REDO_CHANGED` is set, it is moved to `superseded/` and None is returned.
-    """
+    """Return the record of a finished run, or None if the run has not finished."""
     path = folder / f"{run.name}.json"
     try:
         record = read_json(path, "delete it to repeat the run")
@@ -357,9 +346,6 @@ def changed_settings(
     Fields that were added after the record was written count as their default. Paths are ignored: `output_dir`, and
     the fields that a configuration lists in `PATH_FIELDS`, whose content has a fingerprint. A field that no longer
     exists counts as a change. A recorded fingerprint of data may also be the `former` one of a `ContentFingerprint`.
-
-    Returns:
-        Name of each setting that differs -> "NAME was X, is Y".
     """
     now = {**config, "training": run.args}
     plain, before, paths = plain_config(now), record.get("config", {}), _path_settings(now)

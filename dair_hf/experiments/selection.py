@@ -40,20 +40,7 @@ class Point(NamedTuple):
 def points_by_lambda(
     records: Iterable[Mapping[str, Any]], accuracy: str, consistency: str | None = None
 ) -> list[Point]:
-    """Group the records of a search by lambda.
-
-    Args:
-        records: Records of runs; each holds its lambda in `config.training.dair_lambda`.
-        accuracy: Key of the accuracy (or the error) in their metrics.
-        consistency: Key of CM in their metrics.
-
-    Returns:
-        One point per lambda, in ascending order, with the seeds in ascending order.
-
-    Raises:
-        DataError: No record, a missing metric, an undefined accuracy, the same run twice, or lambdas with different
-            seeds.
-    """
+    """Group the records of a search by lambda."""
     groups: dict[float, dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for record in records:
         value, seed = record["config"]["training"]["dair_lambda"], record["seed"]
@@ -82,16 +69,7 @@ def points_by_lambda(
 
 
 def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Point:
-    """Return the point with the best mean accuracy; ties go to the smallest lambda.
-
-    Args:
-        points: One point per lambda.
-        lower_is_better: Whether `accuracy` is an error, such as RMSE.
-
-    Example:
-        >>> best_accuracy([Point(1.0, (0.5, 0.7)), Point(10.0, (0.7, 0.7))]).dair_lambda
-        10.0
-    """
+    """Return the point with the best mean accuracy; ties go to the smallest lambda."""
     return min(points, key=lambda point: (-_gain(point, lower_is_better), point.dair_lambda))
 
 

@@ -14,12 +14,7 @@ from dair_hf.losses.objective import REGULARIZED
 
 
 def sweep_series(folder: Path, runs: Sequence[Run], key: str) -> dict[str, Series]:
-    """Return the metric `key` as a function of lambda: a curve for each swept method, a constant for every other one.
-
-    Returns:
-        Method -> (lambdas, means, standard deviations over the seeds). A lambda is left out if the metric is undefined
-        for any seed. Empty if no method was swept.
-    """
+    """Return the metric `key` as a function of lambda: a curve for each swept method, a constant for others."""
     values: dict[str, list[float | None]] = {}
     for run in runs:
         values.setdefault(run.method, []).append(read_json(folder / f"{run.name}.json")["metrics"][key])

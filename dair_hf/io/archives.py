@@ -187,15 +187,7 @@ class RemoteFile:
 
 
 def with_checksums(files: Iterable[RemoteFile], checksums: Any) -> list[RemoteFile]:
-    """Return the files with checksums provided by the user; unchanged for None.
-
-    Args:
-        files: Files to download.
-        checksums: Parsed JSON: name -> SHA-256.
-
-    Raises:
-        DataError: `checksums` is not an object, lacks one of the files, or contradicts a known checksum.
-    """
+    """Return the files with checksums provided by the user; unchanged for None."""
     if checksums is None:
         return list(files)
     if not isinstance(checksums, dict):

@@ -54,15 +54,7 @@ def last_checkpoint(folder: Path) -> str | None:
 
 
 def resumable_checkpoint(path: str | bool, folder: str) -> str:
-    """Return the path of the checkpoint that a run shall resume.
-
-    Args:
-        path: Its path, or True for the newest complete one in `folder`.
-        folder: Folder of checkpoints.
-
-    Raises:
-        DataError: There is none, or it was cut off while it was saved.
-    """
+    """Return the path of the checkpoint that a run shall resume."""
     found = last_checkpoint(Path(folder)) if path is True else str(path)
     if found is None:
         raise DataError(
@@ -79,11 +71,7 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
 
 
 def load_weights(model: PreTrainedModel, checkpoint: Path) -> None:
-    """Load the weights of a checkpoint as `from_pretrained` does, which renames and merges those of some models.
-
-    Raises:
-        RuntimeError: A weight is missing or has another shape.
-    """
+    """Load the weights of a checkpoint as `from_pretrained` does, which renames and merges those of some models."""
     # The same modules with weights on no device, since the conversion replaces parameters, which an optimizer may hold.
     tensors = itertools.chain(model.parameters(), model.buffers())
     loaded = copy.deepcopy(model, {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors})

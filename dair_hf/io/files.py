@@ -197,11 +197,7 @@ def write_generated(target: FilePath, text: str, mark: str) -> Path:
 
 
 def require_generated(target: FilePath, mark: str) -> None:
-    """Refuse to replace a file that does not contain `mark`.
-
-    Raises:
-        DataError: There is such a file.
-    """
+    """Refuse to replace a file that does not contain `mark`."""
     if Path(target).is_file() and mark.encode() not in read_bytes(target):
         raise DataError(f"{target}: does not contain {mark!r}, so it was not generated; move it away")
 
@@ -246,15 +242,7 @@ def _locked_scratch(resolved: Path) -> tuple[Path, FileLock]:
 
 
 def lock_file(path: Path, folder: FilePath) -> FileLock:
-    """Lock a file, which is created, for this process. Links are not followed.
-
-    Args:
-        path: The lock file.
-        folder: The folder that it is for, as the user gave it.
-
-    Raises:
-        DataError: Another process holds the lock, or the file cannot be written.
-    """
+    """Lock a file, which is created, for this process. Links are not followed."""
     lock = FileLock(path, timeout=0, is_singleton=True)
     with explain_write_errors(folder):
         try:
@@ -438,19 +426,7 @@ def read_yaml(path: FilePath) -> Any:
 
 
 def parse_yaml(text: str, label: str) -> Any:
-    """Parse a YAML document of plain values, lists and mappings, without aliases and tags.
-
-    Args:
-        text: The document.
-        label: Name of its source, for messages.
-
-    Raises:
-        DataError: Not plain YAML; the message contains label, line and column.
-
-    Example:
-        >>> parse_yaml("{max_steps: 5, learning_rate: 1e-3}", "inline")
-        {'max_steps': 5, 'learning_rate': 0.001}
-    """
+    """Parse a YAML document of plain values, lists and mappings, without aliases and tags."""
     try:
         return yaml.load(text, _YamlLoader)  # a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError) as error:

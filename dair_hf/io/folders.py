@@ -78,9 +78,6 @@ def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), ov
     """Return the path of an output folder with links resolved; refuse it if writing it would replace something else.
 
     The arguments are those of `atomic_folder`.
-
-    Raises:
-        DataError: `target` is a file, contains anything that may not be replaced, or is, contains or lies in a source.
     """
     resolved = Path(os.path.realpath(target))
     for source in sources:

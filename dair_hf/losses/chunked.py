@@ -78,20 +78,7 @@ class ChunkedLoss:
         )
 
     def __call__(self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor) -> tuple[Any, Tensor]:
-        """Run the model and compute the losses of the rows; verify the first batch that has a target.
-
-        Args:
-            model: The model, possibly wrapped by an engine.
-            inputs: Inputs of the model without labels, `[N, ...]`.
-            labels: `[N, T]` token ids, -100 where there is no target.
-
-        Returns:
-            Outputs of the model, their `logits` replaced by zeros `[N, T, 1]`, and the losses `[N]`, nats per sequence;
-            0, connected to the graph, for a row without a target.
-
-        Raises:
-            DataError: The model changes its logits in an unsupported way, or does not use its projection exactly once.
-        """
+        """Run the model and compute the losses of the rows; verify the first batch that has a target."""
         self.verify(inputs, labels)
         return self._run(model, inputs, labels)
 

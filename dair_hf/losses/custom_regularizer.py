@@ -48,12 +48,7 @@ class CustomRegularizer:
             pass  # a built-in function without a signature
 
     def __call__(self, original: Tensor, augmented: Tensor) -> Tensor:
-        """Return R of every pair, `[B]`.
-
-        Raises:
-            DataError: The function returned something else than one value per row, or values without a gradient where
-                the losses have one.
-        """
+        """Return R of every pair, `[B]`."""
         values = self._values(original, augmented)
         if torch.is_grad_enabled() and not values.requires_grad and (original.requires_grad or augmented.requires_grad):
             raise DataError(

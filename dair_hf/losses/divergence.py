@@ -15,22 +15,7 @@ MART_MARGIN, MART_UNSURE, MART_FLOOR = 1e-4, 1e-7, 1e-12
 
 
 def kl_consistency(original: Tensor, augmented: Tensor) -> Tensor:
-    """Return `R_kl = KL(F(x) || F(x~)) = sum_v p_v (log p_v - log q_v)`: feature consistency (paper, section 2).
-
-    Args:
-        original: Log-probabilities `log p`, `[..., V]`.
-        augmented: Log-probabilities `log q`, `[..., V]`.
-
-    Returns:
-        `[...]`, nats. Classes with `p_v = 0` contribute 0, to the gradient as well; infinite if a class has `q_v = 0`
-        alone. In float32 the sum is rounded by up to about 1e-6 nats, so that a value below 1e-4 has few digits; the
-        gradient keeps its own.
-
-    Example:
-        >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
-        >>> round(kl_consistency(p, q).item(), 4)
-        0.1438
-    """
+    """Return `R_kl = KL(F(x) || F(x~)) = sum_v p_v (log p_v - log q_v)`: feature consistency (paper, section 2)."""
     probabilities = original.exp()
     # Masked before the product: 0 * inf would be NaN, also in the gradient.
     ratios = (original - augmented).masked_fill(probabilities == 0, 0.0)
@@ -41,18 +26,6 @@ def js_consistency(original: Tensor, augmented: Tensor) -> Tensor:
     """Return `R_js = 1/2 KL(p || m) + 1/2 KL(q || m)` with `m = (p + q) / 2`.
 
     The Jensen-Shannon divergence is symmetric and at most log 2.
-
-    Args:
-        original: Log-probabilities `log p`, `[..., V]`.
-        augmented: Log-probabilities `log q`, `[..., V]`.
-
-    Returns:
-        `[...]`, nats. Classes with `p_v = q_v = 0` contribute 0, to the gradient as well.
-
-    Example:
-        >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
-        >>> round(js_consistency(p, q).item(), 4)
-        0.0338
     """
     # A class that neither view can have contributes 0; the gradient of `logaddexp` would be NaN there.
     is_absent = (original == -torch.inf) & (augmented == -torch.inf)
@@ -140,17 +113,6 @@ def align_targets(original: list[int], augmented: list[int]) -> tuple[list[int],
     The rule is called "matching blocks". Tokens of blocks that both sequences share, in the order of `difflib`, align
     one to one. If a block of one sequence *replaces* a block of the other (a new name for an old one), their tokens
     align from the left, up to the end of the shorter block. Inserted and deleted tokens align with nothing.
-
-    Args:
-        original: Target token ids without padding.
-        augmented: Target token ids without padding.
-
-    Returns:
-        Two lists of equal length: positions in `original`, and the positions in `augmented` that they align with.
-
-    Example:
-        >>> align_targets([1, 7, 7, 2, 9], [1, 8, 2, 9])
-        ([0, 1, 3, 4], [0, 1, 2, 3])
     """
     positions: list[int] = []
     augmented_positions: list[int] = []

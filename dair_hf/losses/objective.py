@@ -95,40 +95,18 @@ def squared_root_consistency(original: Tensor, augmented: Tensor, epsilon: float
 
 
 def absolute_consistency(original: Tensor, augmented: Tensor) -> Tensor:
-    """Return `R_l1 = |l - l~|`, the paper's DAIR-L1 (equation 2). It is never smaller than `R_sq`.
-
-    Args:
-        original: Losses, `[B]`, nats per row.
-        augmented: Losses, `[B]`.
-
-    Returns:
-        `[B]`, nats per row; the subgradient is 0 for equal losses.
-
-    Example:
-        >>> absolute_consistency(torch.tensor([4.0]), torch.tensor([1.0]))
-        tensor([3.])
-    """
+    """Return `R_l1 = |l - l~|`, the paper's DAIR-L1 (equation 2). It is never smaller than `R_sq`."""
     return (original - augmented).abs()
 
 
 def squared_root_slopes(original: Tensor, augmented: Tensor, epsilon: float = LOSS_EPSILON) -> tuple[Tensor, Tensor]:
-    """Return `dR_sq/dl = 1 - sqrt(l~ / l)` and `dR_sq/dl~ = 1 - sqrt(l / l~)`, with epsilon inside the roots.
-
-    Example:
-        >>> squared_root_slopes(torch.tensor([4.0]), torch.tensor([1.0]), epsilon=0.0)
-        (tensor([0.5000]), tensor([-1.]))
-    """
+    """Return `dR_sq/dl = 1 - sqrt(l~ / l)` and `dR_sq/dl~ = 1 - sqrt(l / l~)`, with epsilon inside the roots."""
     ratio = torch.sqrt((augmented + epsilon) / (original + epsilon))
     return 1 - ratio, 1 - 1 / ratio
 
 
 def absolute_slopes(original: Tensor, augmented: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `dR_l1/dl = sign(l - l~)` and `dR_l1/dl~ = -sign(l - l~)`.
-
-    Example:
-        >>> absolute_slopes(torch.tensor([4.0]), torch.tensor([1.0]))
-        (tensor([1.]), tensor([-1.]))
-    """
+    """Return `dR_l1/dl = sign(l - l~)` and `dR_l1/dl~ = -sign(l - l~)`."""
     sign = torch.sign(original - augmented)
     return sign, -sign
 
@@ -178,24 +156,6 @@ def gradient_weights(
 
     `c = w + lambda dR/dl` and `c~ = w~ + lambda dR/dl~`. A negative weight means that the easier view is *unlearned* to
     meet the harder one. For R_sq `c = w + lambda (1 - sqrt(l~ / l))`.
-
-    Args:
-        original: Losses, `[B]`, nats per row.
-        augmented: Losses, `[B]`.
-        dair_lambda: Weight of R, >= 0, per pair.
-        regularizer: R, or its key in `LOSS_REGULARIZERS`.
-        epsilon: As in `squared_root_consistency`.
-        view_weights: Weights w, w~ of the two losses.
-
-    Returns:
-        `(c, c~)`, each `[B]`.
-
-    Raises:
-        ValueError: The regularizer is not a function of the two losses.
-
-    Example:
-        >>> gradient_weights(torch.tensor([4.0]), torch.tensor([1.0]), 1.0, epsilon=0.0)
-        (tensor([1.]), tensor([-0.5000]))
     """
     if isinstance(regularizer, str):
         if regularizer not in LOSS_REGULARIZERS:
@@ -226,17 +186,6 @@ def pair_slopes(
 
     With P partners, `f = w l + w~ mean_p l~_p + lambda mean_p R(l, l~_p)` has the gradient
     `c grad l + sum_p c~_p grad l~_p / P` with `c = w + lambda mean_p dR/dl` and `c~_p = w~ + lambda dR/dl~_p`.
-
-    Args:
-        losses: `[B, V]`, nats per row.
-        partners: Which partners exist, `[B, V - 1]` bool.
-        regularizer: R.
-        epsilon: As in `squared_root_consistency`.
-
-    Example:
-        >>> losses = torch.tensor([[4.0, 1.0, 16.0]])
-        >>> pair_slopes(losses, torch.tensor([[True, True]]), LOSS_REGULARIZERS["sq"], epsilon=0.0)
-        PairSlopes(original=tensor([-0.2500]), partners=tensor([[-1.0000,  0.5000]]))
     """
     if losses.shape[1] == 1:
         return PairSlopes(torch.zeros_like(losses[:, 0]), torch.zeros_like(losses[:, 1:]))
@@ -246,16 +195,7 @@ def pair_slopes(
 
 
 def mean_over_partners(values: Tensor, partners: Tensor) -> Tensor:
-    """Return the mean of every row over its partners, `[B]`; 0 for a row without a partner.
-
-    Args:
-        values: One value per partner, `[B, P]`; those of absent partners do not matter.
-        partners: Which partners exist, `[B, P]` bool.
-
-    Example:
-        >>> mean_over_partners(torch.tensor([[1.0, 5.0], [2.0, 7.0]]), torch.tensor([[True, True], [True, False]]))
-        tensor([3., 2.])
-    """
+    """Return the mean of every row over its partners, `[B]`; 0 for a row without a partner."""
     return values.masked_fill(~partners, 0.0).sum(1) / partners.sum(1).clamp(min=1)
 
 

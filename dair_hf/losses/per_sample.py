@@ -100,20 +100,7 @@ def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
-    """Return `l = -y log s(z) - (1 - y) log(1 - s(z))` of a binary classifier with one logit.
-
-    Args:
-        outputs: Model outputs with `logits` `[N]` or `[N, 1]`.
-        labels: `[N]` of 0 and 1 (or soft targets between).
-
-    Returns:
-        `[N]`, nats; NaN, which stops training, for a label outside [0, 1].
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> binary_cross_entropy(SimpleNamespace(logits=torch.zeros(1, 1)), torch.tensor([1]))
-        tensor([0.6931])
-    """
+    """Return `l = -y log s(z) - (1 - y) log(1 - s(z))` of a binary classifier with one logit."""
     return _binary_nll(full_precision(outputs.logits).reshape(labels.shape), labels)
 
 
@@ -161,20 +148,7 @@ soft_score.soft_labels = True  # type: ignore[attr-defined]
 
 
 def squared_error(outputs: Any, labels: Tensor) -> Tensor:
-    """Return `l = (y - f(x))^2` of a regression model, the mean over its outputs if it has several.
-
-    Args:
-        outputs: Model outputs with `logits` `[N]`, `[N, 1]` or `[N, K]`.
-        labels: `[N]`, or `[N, K]` for K outputs, real.
-
-    Returns:
-        `[N]`, in squared units of the labels.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> squared_error(SimpleNamespace(logits=torch.tensor([[1.0]])), torch.tensor([3.0]))
-        tensor([4.])
-    """
+    """Return `l = (y - f(x))^2` of a regression model, the mean over its outputs if it has several."""
     predictions = full_precision(outputs.logits).reshape(labels.shape)
     errors = (predictions - labels.to(predictions.dtype)).square()
     return errors if errors.ndim == 1 else errors.flatten(1).mean(1)

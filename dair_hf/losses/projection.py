@@ -23,21 +23,6 @@ def projected_nll(
 
     The gradient of the logits z is `(softmax(z) - onehot) g`, times `1 - (z / c)^2` under a soft cap
     `z = c tanh(u / c)`. It computes the logits a second time: four matrix products instead of three.
-
-    Args:
-        states: `[M, d]`.
-        weight: `[V, d]`.
-        bias: `[V]`, or None.
-        targets: `[M]` int64, in `[0, V)`.
-        rows: Number of rows per chunk, at least 1.
-        soft_cap: c, or None.
-
-    Returns:
-        `[M]`, nats, float32 at least.
-
-    Example:
-        >>> projected_nll(torch.zeros(1, 2), torch.ones(4, 2), None, torch.tensor([3]), rows=1)
-        tensor([1.3863])
     """
     losses: Tensor = _ProjectedNLL.apply(states, weight, bias, targets, rows, soft_cap)
     return losses

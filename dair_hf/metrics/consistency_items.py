@@ -29,15 +29,7 @@ from dair_hf.metrics.state.matching import compare_turns
 
 @dataclasses.dataclass(frozen=True)
 class PairCorrectness:
-    """Correctness of the views of a row.
-
-    Attributes:
-        row_id: Id of the row; None: it has none.
-        cluster: Its independent unit, such as its dialogue; None: the row itself.
-        original: Whether the original is right.
-        partners: Number of each partner, from 1 -> whether it is right.
-        same_answer: Number of each partner -> whether its reference equals the original's; None: unknown.
-    """
+    """Correctness of the views of a row."""
 
     row_id: str | None
     cluster: str | None
@@ -63,20 +55,7 @@ class PairCorrectness:
 
 
 def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> list[PairCorrectness]:
-    """Compare the states of both views and join the views of each row by id.
-
-    Args:
-        turns: (prediction, reference) of every row and view, as from `dair_hf.metrics.state.items.pair_turns`.
-        convention: The rules, from `dair_hf.metrics.state.conventions.resolve_pair_convention`. A view is right if its
-            score is 1.
-
-    Returns:
-        One entry for each row, in the order of the references.
-
-    Raises:
-        DataError: An item has no id, an augmented view has no original view, there is no row, or the convention is not
-            one of pairs; or as `dair_hf.metrics.state.matching.compare_turns`.
-    """
+    """Compare the states of both views and join the views of each row by id."""
     if convention.empty_answer == "skip" or convention.consistency_slots not in (None, convention.slots):
         raise DataError("judge_pairs: this convention is not one of pairs; take it from resolve_pair_convention")
     comparisons = compare_turns(turns, convention)
@@ -93,22 +72,7 @@ def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> l
 
 
 def read_correctness(rows: Iterable[Any]) -> list[PairCorrectness]:
-    """Read the correctness of both views of each row.
-
-    Args:
-        rows: {"row_id": ..., "original_correct": bool, "augmented_correct": bool or None} of each row. "row_id" is
-            optional, and "dialogue_id" with "turn_id" may replace it. Or lines of single views, as in a file of
-            `DAIRTrainer.evaluate_pairs`: {"row_id": ..., "variant": "augmented", "correct": bool, "reference": ...}.
-            The unit for intervals is "cluster", else the dialogue.
-
-    Raises:
-        DataError: A key is missing, a value is not a truth value, an id is repeated, or only some rows have an id or a
-            cluster; for views also if an augmented view has no original view.
-
-    Example:
-        >>> read_correctness([{"row_id": "A/0", "original_correct": True, "augmented_correct": None}])
-        [PairCorrectness(row_id='A/0', cluster='A', original=True, partners={}, same_answer=None)]
-    """
+    """Read the correctness of both views of each row."""
     items = [(f"row {number}", row) for number, row in enumerate(rows)]
     if items and isinstance(items[0][1], Mapping) and "correct" in items[0][1]:
         return _join_rows(items)
@@ -159,27 +123,7 @@ def _truth(row: Any, key: str, where: str) -> bool:
 
 
 def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> dict[str, Any]:
-    """Compute CM, flips and the accuracy on both views, with intervals over clusters or dialogues.
-
-    Args:
-        pairs: One entry for each row.
-        **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.correctness_metrics`.
-
-    Returns:
-        The keys of `dair_hf.evaluation.statistics.correctness_metrics`.
-
-    Raises:
-        DataError: There is no row, only some rows have a cluster, or a setting is out of range.
-
-    Warns:
-        UndefinedMetricWarning: No row has a partner, so that CM is NaN, or all rows are one cluster, so that there are
-            no intervals.
-
-    Example:
-        >>> pairs = [PairCorrectness("A/0", "A", True, {1: True}), PairCorrectness("A/1", "A", True, {1: False})]
-        >>> consistency_metrics(pairs, intervals=False)["cm"]
-        0.5
-    """
+    """Compute CM, flips and the accuracy on both views, with intervals over clusters or dialogues."""
     if not pairs:
         raise DataError("nothing to score: the inputs contain no rows")
     clusters = [pair.cluster for pair in pairs if pair.cluster is not None]
@@ -200,23 +144,7 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> di
 
 
 def compare_models(a: Sequence[PairCorrectness], b: Sequence[PairCorrectness]) -> dict[str, dict[str, float | int]]:
-    """Compare two models on the same rows by McNemar's exact test, once for each view.
-
-    Args:
-        a: Correctness of the first model.
-        b: Correctness of the second model, matched to the first by id.
-
-    Returns:
-        "original" (all rows) and "augmented" (all partners) -> result of `dair_hf.evaluation.statistics.mcnemar`.
-
-    Raises:
-        DataError: A row has no id, or the models differ in their ids or in the rows that have an augmented view.
-
-    Example:
-        >>> a = [PairCorrectness("A/0", "A", True, {1: True})]
-        >>> compare_models(a, a)["original"]["p_value"]
-        1.0
-    """
+    """Compare two models on the same rows by McNemar's exact test, once for each view."""
     rows_a, rows_b = ({pair.row_id: pair for pair in pairs} for pairs in (a, b))
     if None in rows_a or None in rows_b:
         raise DataError("some rows have no id, and two models are compared by it; give every row a row_id")

@@ -26,18 +26,7 @@ def read_text(path: str) -> str:
 
 
 def parse_lines(text: str, path: str) -> list[tuple[str, Any]]:
-    r"""Parse JSON lines; blank lines are skipped.
-
-    Returns:
-        ("path:line", value) for each line.
-
-    Raises:
-        DataError: A line is not valid JSON, or there is no line.
-
-    Example:
-        >>> parse_lines('{"a": 1}\n\n[2]\n', "x.jsonl")
-        [('x.jsonl:1', {'a': 1}), ('x.jsonl:3', [2])]
-    """
+    r"""Parse JSON lines; blank lines are skipped."""
     # str.splitlines would also split at characters that JSON strings may contain.
     lines = [(f"{path}:{number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:

@@ -8,12 +8,7 @@ from typing import Any
 
 
 def metric_path(name: str) -> str:
-    """Return the folder of a metric, for `evaluate.load`.
-
-    Example:
-        >>> Path(metric_path("consistency")).name
-        'consistency'
-    """
+    """Return the folder of a metric, for `evaluate.load`."""
     return str(Path(__file__).parent / name)
 
 

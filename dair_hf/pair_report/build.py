@@ -64,22 +64,7 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class PairValues:
-    """Values of N pairs.
-
-    Attributes:
-        rows: Row of each pair, `[N]` int64.
-        partners: Number of the partner within its row, from 1, `[N]` int64.
-        original: Losses of the originals, `[N]`, nats per row.
-        augmented: Losses of the partners, `[N]`.
-        scores: Scores that rank them, `[N]`.
-        steps: Number of training steps in each score, `[N]`.
-        dair_lambda: Lambda after training, in the unit of `normalization`; None with auto before training.
-        weights: Gradient weights c and c~, `[2, N]`, see `gradient_weights_of`; None if the run did not use DAIR on
-            losses, or lambda is None.
-        correct: Correctness of both views, `[N, 2]` bool; None without an evaluator.
-        same_answer: Whether both views have the same reference, `[N]` bool; None if all have, or none has.
-        answers: Answers to both views, N lists of two; None without an evaluator.
-    """
+    """Values of N pairs."""
 
     rows: np.ndarray
     partners: np.ndarray
@@ -256,25 +241,6 @@ def gradient_weights_of(
     For P partners of a row `c = w + lambda mean_p dR(l, l~_p)/dl`, the same at all of them, and
     `c~_p = (w~ + lambda dR(l, l~_p)/dl~_p) / P`. In token normalization, which adds up the losses of the partners,
     `c~_p = w~ + lambda / P dR(l, l~_p)/dl~_p`.
-
-    Args:
-        args: Configuration of the run.
-        rows: Row of each of N pairs.
-        original: Losses of the originals, `[N]`, nats per row.
-        augmented: Losses of the partners, `[N]`.
-        dair_lambda: Lambda, in the unit of `normalization`; None: unknown.
-        tokens_per_pair: `tokens / (2 * pairs)`, by which lambda per token becomes lambda per pair, see
-            `train_metrics.sum_terms`.
-
-    Returns:
-        `[2, N]`; None if the run does not use DAIR on losses, or lambda is unknown.
-
-    Example:
-        >>> rows, left, right = np.array([7, 7]), np.array([4.0, 4.0]), np.array([1.0, 16.0])
-        >>> args = DAIRConfig("out", method="dair", loss_epsilon=1e-12)
-        >>> gradient_weights_of(args, rows, left, right, 1.0, 1.0).round(6)
-        array([[ 0.25,  0.25],
-               [-0.25,  0.5 ]])
     """
     regularizer = args.loss_regularizer
     if args.method != "dair" or regularizer is None or dair_lambda is None:
@@ -320,12 +286,7 @@ def _shown(answer: Any) -> str:
 
 
 def label_names(model: Any) -> Any:
-    """Return the function from a class number to its name in the configuration of a model, else the number.
-
-    Example:
-        >>> label_names(None)(3)
-        '3'
-    """
+    """Return the function from a class number to its name in the configuration of a model, else the number."""
     names = getattr(getattr(model, "config", None), "id2label", None) or {}
     # "LABEL_3" is the name that transformers give a class without one.
     return lambda number: str(number) if str(names.get(number, "LABEL_")).startswith("LABEL_") else str(names[number])
@@ -335,16 +296,6 @@ def curves_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, l
     """Return the curves of the training logs.
 
     Where `inconsistency` was not logged, but every row had a partner, it follows from the logged means.
-
-    Args:
-        log_history: `trainer.state.log_history`.
-
-    Returns:
-        Name -> `step` and `value`.
-
-    Example:
-        >>> curves_of([{"step": 5, "consistency": 0.5}, {"step": 10, "eval_loss": 1.0}])
-        {'consistency': {'step': [5], 'value': [0.5]}}
     """
     curves: dict[str, dict[str, list[float]]] = {}
     for log in log_history:

@@ -26,14 +26,7 @@ BAR_HEIGHT = 34  # pixels per group
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its heading and the sentence that says how to read it.
-
-    Attributes:
-        name: Identifier within the page.
-        heading: Heading.
-        figure: The figure.
-        note: How to read it.
-    """
+    """A chart with its heading and the sentence that says how to read it."""
 
     name: str
     heading: str
@@ -93,12 +86,7 @@ def scatter_of_losses(report: PairReport) -> Chart:
 
 
 def sample_of(start: int, count: int, size: int) -> list[int]:
-    """Return at most `size` numbers from `start` to `count - 1`, at random but always the same.
-
-    Example:
-        >>> sample_of(2, 5, 10)
-        [2, 3, 4]
-    """
+    """Return at most `size` numbers from `start` to `count - 1`, at random but always the same."""
     if count - start <= size:
         return list(range(start, count))
     chosen: list[int] = np.sort(np.random.default_rng(0).choice(np.arange(start, count), size, False)).tolist()

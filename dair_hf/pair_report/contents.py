@@ -30,19 +30,7 @@ _short.maxlist = _short.maxdict = 12
 
 
 def row_of(views: PairViews, row: int, partner: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of a pair: those of the original, and those of the partner, without its prefix.
-
-    Args:
-        views: Views of paired rows.
-        row: Number of the row.
-        partner: Number of the partner within the row, from 1.
-
-    Example:
-        >>> import datasets
-        >>> pairs = datasets.Dataset.from_dict({"row_id": ["a"], "x": [1], "augmented_x": [5], "augmented_2_x": [7]})
-        >>> row_of(PairViews(pairs), 0), row_of(PairViews(pairs), 0, partner=2)
-        (({'x': 1}, {'x': 5}), ({'x': 1}, {'x': 7}))
-    """
+    """Return the columns of a pair: those of the original, and those of the partner, without its prefix."""
     if isinstance(views, TensorViews):
         kept = {name: values[row] for name, values in views.pairs.columns.items()}
         columns = {**kept, **{name: _plain(value) for name, value in views.pairs[row].items()}}
@@ -77,16 +65,7 @@ class PairContents:
         self.label_name = label_name
 
     def __call__(self, original: Mapping[str, Any], partner: Mapping[str, Any]) -> list[Field]:
-        """Return the fields of a pair, in the order in which they are shown.
-
-        Args:
-            original: Columns of the original.
-            partner: Columns of the partner; columns that it lacks are those of the original.
-
-        Returns:
-            Of each field its `name` and `kind`. "text": `original` and `augmented`, texts. "image": the same, as
-            `data:` addresses. "values": `rows`, lists of name, original and augmented value, those that differ.
-        """
+        """Return the fields of a pair, in the order in which they are shown."""
         views = (original, {**original, **{name: value for name, value in partner.items() if value is not None}})
         fields = self._texts(*views)
         has_texts, values = bool(fields), []

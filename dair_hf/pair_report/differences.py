@@ -12,12 +12,7 @@ MAX_COMPARISONS = 25_000_000  # product of the numbers of words that are compare
 
 
 class Segment(NamedTuple):
-    """Part of a text.
-
-    Attributes:
-        text: The part.
-        kind: "same", "changed" (the other text lacks it), or "omitted" (`text` is a note of what was left out).
-    """
+    """Part of a text."""
 
     text: str
     kind: str = "same"
@@ -28,11 +23,6 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
     A word is a run of letters, digits and marks. Punctuation marks, symbols, and the wide characters of scripts
     without spaces (Chinese, Japanese) are words of their own.
-
-    Example:
-        >>> text = "the Café, 喝茶"
-        >>> [text[start:end] for start, end in words_of(text)]
-        ['the', 'Café', ',', '喝', '茶']
     """
     spans: list[tuple[int, int]] = []
     is_open = False
@@ -54,20 +44,7 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
 
 def mark_differences(original: str, augmented: str, context: int = CONTEXT) -> tuple[list[Segment], list[Segment]]:
-    """Mark the words in which two texts differ, and shorten what is the same.
-
-    Args:
-        original: A text.
-        augmented: Another one.
-        context: Number of words that are kept on each side of a difference, and at most of texts that are equal.
-
-    Returns:
-        Segments of both texts; without omissions they join to the texts.
-
-    Example:
-        >>> mark_differences("book the lensfield", "book a room")[0]
-        [Segment(text='book ', kind='same'), Segment(text='the lensfield', kind='changed')]
-    """
+    """Mark the words in which two texts differ, and shorten what is the same."""
     texts, spans = (original, augmented), (words_of(original), words_of(augmented))
     words = [[text[start:end] for start, end in of_text] for text, of_text in zip(texts, spans, strict=True)]
     changed: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])

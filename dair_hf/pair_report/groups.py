@@ -31,25 +31,6 @@ def groupings_of(
     """Return the groupings of pairs: those of the user, by class, by length of the target, by slot that changes.
 
     All partners of a row are in its groups, but for the slots, which are those that its own partner changes.
-
-    Args:
-        views: Views of N rows.
-        pairs: Row of each of K pairs, and number of its partner, from 1, `[K]` each.
-        groups: Column, columns, or name -> one value per row. A value may be a list: the row is in each of its groups.
-        targets: Number of targets of the original of every row, `[N]`.
-        label_name: Class number -> its name.
-
-    Returns:
-        Name of the grouping -> names of the groups of every pair.
-
-    Raises:
-        DataError: A column is missing, or there is not one value per row.
-
-    Example:
-        >>> import datasets
-        >>> views = PairViews(datasets.Dataset.from_dict({"x": [1, 2], "labels": [0, 1], "augmented_x": [None, 3]}))
-        >>> groupings_of(views, (np.array([1]), np.array([1])), {"kind": ["a", ["a", "b"]]}, np.array([1, 1]), str)
-        {'kind': [['a', 'b']], 'label': [['1']]}
     """
     found: dict[str, Grouping] = {}
     if isinstance(groups, Mapping):
@@ -140,12 +121,7 @@ def _limited(grouping: Grouping) -> Grouping:
 
 
 def group_order(name: str) -> tuple[int, float, str]:
-    """Return a key that sorts names of groups: by their first number if they begin with one, else by name.
-
-    Example:
-        >>> sorted(["10 to 12", "b", "2"], key=group_order)
-        ['2', '10 to 12', 'b']
-    """
+    """Return a key that sorts names of groups: by their first number if they begin with one, else by name."""
     try:
         return 0, float(name.split(" ")[0]), name
     except ValueError:

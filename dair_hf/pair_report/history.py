@@ -26,13 +26,6 @@ class PairHistory(TrainerCallback):
 
     The history is that of the last call of `train`. It is not part of checkpoints: after a resume it begins anew. With
     `DAIRConfig.pair_history=False` the trainer adds nothing.
-
-    Example:
-        >>> history = PairHistory()
-        >>> for losses in ([4.0, 1.0, 9.0], [0.0, 9.0, 0.0]):
-        ...     history.add(["a/0"], torch.tensor([losses]), torch.tensor([[True, True]]))
-        >>> history.sums(["a/0", "a/0", "a/1"], [1, 2, 1])
-        (array([-2., -1.,  0.]), array([2., 2., 0.]))
     """
 
     def __init__(self) -> None:
@@ -45,13 +38,7 @@ class PairHistory(TrainerCallback):
         self.__init__()  # type: ignore[misc]
 
     def add(self, row_ids: Sequence[Any] | None, losses: Tensor, counted: Tensor) -> None:
-        """Add the losses of a batch.
-
-        Args:
-            row_ids: Names of the rows; None: unknown, so that nothing is added.
-            losses: Losses of the original and of its partners, `[B, 1 + P]`, nats per row.
-            counted: Whether each partner and its original were run, `[B, P]` bool.
-        """
+        """Add the losses of a batch."""
         if row_ids is None:
             return
         with torch.no_grad():
@@ -78,15 +65,7 @@ class PairHistory(TrainerCallback):
             np.add.at(sums, numbers[numbers >= 0], added[numbers >= 0])
 
     def sums(self, row_ids: Sequence[Any], partners: ArrayLike = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Return sums over the training steps of all ranks. Every process must call this method.
-
-        Args:
-            row_ids: Names of the rows of N pairs.
-            partners: Number of the partner of each pair within its row, from 1, `[N]`; or one number for all.
-
-        Returns:
-            Sums of `sqrt(l) - sqrt(l~)` and numbers of steps that saw both views, `[N]` each; 0 for unknown pairs.
-        """
+        """Return sums over the training steps of all ranks. Every process must call this method."""
         self._fold()
         numbers = np.array([self._number_of.get(row_id, -1) for row_id in row_ids], dtype=np.int64)
         at = np.broadcast_to(np.asarray(partners), numbers.shape) - 1

@@ -15,12 +15,7 @@ CHANNELS = (1, 2, 3, 4)
 
 
 def is_image(value: Any) -> bool:
-    """Return whether a value is an image: of PIL, or an array `[H, W]`, `[C, H, W]` or `[H, W, C]` of numbers.
-
-    Example:
-        >>> is_image(np.zeros((3, 8, 8))), is_image(np.zeros(8)), is_image("a text")
-        (True, False, False)
-    """
+    """Return whether a value is an image: of PIL, or an array `[H, W]`, `[C, H, W]` or `[H, W, C]` of numbers."""
     if hasattr(value, "convert") and hasattr(value, "size"):
         return True
     if isinstance(value, (str, bytes, dict)) or value is None:
@@ -40,17 +35,6 @@ def png_uris(original: Any, augmented: Any) -> tuple[str, str]:
     Integers are taken for 0 to 255, numbers in [0, 1] for shares of white. Others, such as pixels that were
     standardized, are stretched from the lowest to the highest value of both images. Of two channels, the first is red
     and the second green.
-
-    Args:
-        original: An image, see `is_image`.
-        augmented: Its partner.
-
-    Raises:
-        DataError: Pillow is not installed.
-
-    Example:
-        >>> png_uris(np.zeros((1, 2, 2)), np.ones((1, 2, 2)))[0][:22]
-        'data:image/png;base64,'
     """
     arrays = [_pixels(value) for value in (original, augmented)]
     if any(array.dtype.kind == "f" for array in arrays):

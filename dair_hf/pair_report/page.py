@@ -62,12 +62,6 @@ def render_page(report: PairReport) -> str:
 
     Scripts and styles are part of the page, and its content security policy forbids to load or run anything else. Texts
     of the data are escaped.
-
-    Args:
-        report: The report.
-
-    Raises:
-        DataError: plotly or jinja2 is not installed.
     """
     require_report_libraries()
     from jinja2 import Environment, StrictUndefined

@@ -119,12 +119,7 @@ class PairReport:
 
 
 def is_report(content: Any) -> bool:
-    """Return whether a JSON value is the content of a pair report.
-
-    Example:
-        >>> is_report(PairReport("Pairs").to_dict()), is_report([])
-        (True, False)
-    """
+    """Return whether a JSON value is the content of a pair report."""
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
@@ -144,12 +139,7 @@ def pair_name(pairs: dict[str, list[Any]], number: int) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Convert a value to what JSON holds: numpy values to Python's, NaN and infinity to None.
-
-    Example:
-        >>> json_value({"cm": float("nan"), "rows": np.int64(3)})
-        {'cm': None, 'rows': 3}
-    """
+    """Convert a value to what JSON holds: numpy values to Python's, NaN and infinity to None."""
     if isinstance(value, dict):
         return {str(name): json_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -179,10 +169,5 @@ def cm_text(metrics: dict[str, Any]) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """Write a number with three digits.
-
-    Example:
-        >>> number_text(0.01234), number_text(None)
-        ('0.0123', '–')
-    """
+    """Write a number with three digits."""
     return "–" if value is None or value != value else f"{value:.3g}"

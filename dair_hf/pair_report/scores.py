@@ -16,12 +16,7 @@ WORST_SHARE = 0.05
 
 
 def root_consistency(original: np.ndarray, augmented: np.ndarray) -> np.ndarray:
-    """Return `R_sq = (sqrt(l) - sqrt(l~))^2`, `[N]`; negative losses count as 0.
-
-    Example:
-        >>> root_consistency(np.array([4.0]), np.array([1.0]))
-        array([1.])
-    """
+    """Return `R_sq = (sqrt(l) - sqrt(l~))^2`, `[N]`; negative losses count as 0."""
     return np.asarray(root_difference(original, augmented) ** 2)
 
 
@@ -80,19 +75,7 @@ def share_of_worst(scores: np.ndarray, share: float = WORST_SHARE) -> float:
 
 
 def losses_by_group(name: str, grouping: Grouping, original: np.ndarray, augmented: np.ndarray) -> dict[str, Any]:
-    """Return the mean losses of the pairs of each group.
-
-    Args:
-        name: Name of the grouping.
-        grouping: Groups of each of N pairs.
-        original: Losses of the originals, `[N]`.
-        augmented: Losses of the partners, `[N]`.
-
-    Example:
-        >>> by_kind = losses_by_group("kind", [["a"]], np.array([4.0]), np.array([1.0]))
-        >>> by_kind["groups"]
-        [{'name': 'a', 'pairs': 1, 'loss_original': 4.0, 'loss_augmented': 1.0, 'inconsistency': 0.4}]
-    """
+    """Return the mean losses of the pairs of each group."""
     groups = []
     for group, chosen in _members(grouping).items():
         left, right = original[chosen], augmented[chosen]
@@ -111,19 +94,7 @@ def losses_by_group(name: str, grouping: Grouping, original: np.ndarray, augment
 def correctness_by_group(
     name: str, grouping: Grouping, correct: np.ndarray, same_answer: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Return CM and flips of the pairs of each group.
-
-    Args:
-        name: Name of the grouping.
-        grouping: Groups of each of N pairs.
-        correct: Correctness of both views of each pair, `[N, 2]` bool.
-        same_answer: Whether both views have the same reference, `[N]` bool; these pairs do not enter CM. None: all do.
-
-    Example:
-        >>> right = np.array([[True, True], [True, False]])
-        >>> correctness_by_group("kind", [["a"], ["a"]], right)["groups"][0]["cm"]
-        0.5
-    """
+    """Return CM and flips of the pairs of each group."""
     groups = []
     for group, chosen in _members(grouping).items():
         with warnings.catch_warnings():

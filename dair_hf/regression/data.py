@@ -175,16 +175,6 @@ def regression_evaluation_pairs(
 
     The paper's RMSE is computed on the originals. `test_threshold` selects the median at which the feature is reversed;
     for `test_threshold="test"`, validation rows use their own median.
-
-    Args:
-        data: All rows.
-        split: "test", or "validation" for the held-out training rows.
-
-    Returns:
-        As `regression_train_pairs`, with targets free of noise; row ids are `test/<row>` or `train/<row>`.
-
-    Raises:
-        DataError: No validation rows were held out.
     """
     training = _split_training(data, config, seed)
     rows = {"test": torch.arange(len(data.test_targets)), "validation": training.validation_rows}[split]

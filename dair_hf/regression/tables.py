@@ -46,23 +46,7 @@ def read_qsar(path: str | os.PathLike[str]) -> RegressionData:
 def read_regression_tables(
     train: str | os.PathLike[str], test: str | os.PathLike[str], target: str = "target"
 ) -> RegressionData:
-    """Read two tables; every column but the target is a feature.
-
-    Args:
-        train: CSV (with a header) or parquet file of the training rows.
-        test: File of the test rows, with the same columns in any order.
-        target: Name of the target column.
-
-    Returns:
-        The rows, features in the column order of the training table.
-
-    Raises:
-        DataError: A file has no rows or no features, or a value is missing or infinite.
-
-    Example:
-        >>> read_regression_tables("train.csv", "test.csv", target="activity").train_targets.shape  # doctest: +SKIP
-        torch.Size([3085])
-    """
+    """Read two tables; every column but the target is a feature."""
     tables = _read(Path(train)), _read(Path(test))
     features = [name for name in tables[0].column_names if name != target]
     parts = []

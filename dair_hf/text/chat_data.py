@@ -24,14 +24,7 @@ FIRST_NUMBERS = range(10, 100)  # of generated problems
 
 
 class ChatData(NamedTuple):
-    """Paired rows and what is known of them.
-
-    Attributes:
-        name: Name of the data.
-        train: Training rows.
-        test: Test rows.
-        notes: How many rows have partners, and why others have none.
-    """
+    """Paired rows and what is known of them."""
 
     name: str
     train: datasets.Dataset
@@ -41,15 +34,7 @@ class ChatData(NamedTuple):
 
 @dataclass
 class ChatConfig:
-    """Data of a run.
-
-    Raises:
-        DataError: An unknown choice, a number out of range, or files that are missing or of no use.
-
-    Example:
-        >>> ChatConfig(train_problems=100).source
-        'problems'
-    """
+    """Data of a run."""
 
     PATH_FIELDS: ClassVar = ("train_files", "test_files")  # not compared between runs: the data have a fingerprint
 
@@ -134,15 +119,7 @@ class ChatConfig:
 
 
 def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
-    """Read or generate paired rows.
-
-    Args:
-        config: Which data.
-        seed: Seed of generated problems and of new numbers.
-
-    Raises:
-        DataError: A file is missing or of no use, or GSM8K cannot be loaded.
-    """
+    """Read or generate paired rows."""
     if config.source == PROBLEMS:
         return _problems(config, seed)
     if config.source == GSM8K:
@@ -172,12 +149,7 @@ def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
 
 
 def as_messages(row: dict[str, Any]) -> dict[str, Any]:
-    """Return prompt and completion of all views of a row as messages.
-
-    Example:
-        >>> as_messages({"row_id": "a", "prompt": "2+3?", "completion": "5"})["completion"]
-        [{'role': 'assistant', 'content': '5'}]
-    """
+    """Return prompt and completion of all views of a row as messages."""
     roles = {PROMPT: "user", COMPLETION: "assistant"}
     found = {name: (parse_column(name)[1], value) for name, value in row.items()}
     return {

@@ -30,14 +30,7 @@ _SENTENCES = {"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_
 
 
 class CounterfactualRow(NamedTuple):
-    """Original text with one of its revisions.
-
-    Attributes:
-        row_id: Name of the pair.
-        original_id: Name of the original, equal for all its revisions.
-        original: Column -> text, and `label` -> class name.
-        revision: The same of the revision.
-    """
+    """Original text with one of its revisions."""
 
     row_id: str
     original_id: str
@@ -51,23 +44,6 @@ def read_sentiment(path: str | os.PathLike[str], split: str) -> Dataset:
     Two rows share a `batch_id`. The first is the original, the second its revision: so the message of the commit that
     published the file says, and all originals but five, and all revisions, are word for word in the files `orig/` and
     `new/` of the same repository; the five differ in line breaks, quotes or a word, or are missing there.
-
-    Args:
-        path: A clone of acmi-lab/counterfactually-augmented-data (or its folder `sentiment`), a folder of
-            `SPLIT_paired.tsv` or `sentiment_SPLIT_paired.tsv`, or an archive of either.
-        split: "train", "dev" or "test".
-
-    Returns:
-        One row per pair: `row_id` ("train/4", with the `batch_id`), `original_id` (equal to it), `text`, `label` (0
-        negative, 1 positive), `augmented_text`, `augmented_label`.
-
-    Raises:
-        DataError: The file is missing or occurs twice, lacks a column, is not UTF-8 or otherwise broken, has an unknown
-            label, or a `batch_id` without exactly two rows. The message names file and line.
-
-    Example:
-        >>> read_sentiment("counterfactually-augmented-data", "dev")[0]["augmented_label"]  # doctest: +SKIP
-        1
     """
     table = _table(Source(path), split, r"(sentiment_)?{split}_paired\.tsv", ("Sentiment", "Text", "batch_id"))
     pairs: dict[str, list[TableRow]] = {}
@@ -93,27 +69,6 @@ def read_nli(path: str | os.PathLike[str], split: str, revisions: str = "both") 
 
     Rows 2i and 2i + 1 of a revised file belong to row i of the original file. Two revise the premise and two the
     hypothesis, one for each of the two other labels.
-
-    Args:
-        path: A clone of acmi-lab/counterfactually-augmented-data (or its folder `NLI`), a folder of
-            `nli_original_SPLIT.tsv`, `nli_revised_premise_SPLIT.tsv` and `nli_revised_hypothesis_SPLIT.tsv`, or an
-            archive of either.
-        split: "train", "dev" or "test".
-        revisions: "premise", "hypothesis" or "both".
-
-    Returns:
-        One row per original and revision, so that an original has two rows, or four with "both": `row_id`
-        ("train/12/premise/1"), `original_id` ("train/12"), `premise`, `hypothesis`, `label` (0 entailment, 1 neutral, 2
-        contradiction) and the same columns with `augmented_`. The sentence that is not revised is given as it is in the
-        revised file; it may differ from the original in white space.
-
-    Raises:
-        DataError: As for `read_sentiment`; or a revised file does not have two rows for every original, or its rows
-            have other sentences than the originals at their place.
-
-    Example:
-        >>> read_nli("counterfactually-augmented-data", "dev", "premise")[0]["row_id"]  # doctest: +SKIP
-        'dev/0/premise/0'
     """
     if revisions not in REVISIONS:
         raise DataError(f"revisions={revisions!r} is unknown; use one of {', '.join(REVISIONS)}")
@@ -138,21 +93,7 @@ def read_nli(path: str | os.PathLike[str], split: str, revisions: str = "both") 
 
 
 def paired_rows(rows: Iterable[CounterfactualRow], texts: Sequence[str], labels: Sequence[str]) -> Dataset:
-    """Lay out originals and revisions as paired rows.
-
-    Args:
-        rows: The pairs.
-        texts: Columns of texts.
-        labels: Class names, in the order of the class numbers.
-
-    Returns:
-        `row_id`, `original_id`, `texts` and `label`, and `augmented_` before each of the latter.
-
-    Example:
-        >>> row = CounterfactualRow("a", "a", {"text": "fine", "label": "yes"}, {"text": "awful", "label": "no"})
-        >>> paired_rows([row], ["text"], ["no", "yes"])[0]["augmented_label"]
-        0
-    """
+    """Lay out originals and revisions as paired rows."""
     columns: dict[str, list[Any]] = {"row_id": [], "original_id": []}
     columns |= {view + name: [] for view in VIEW_PREFIXES for name in (*texts, "label")}
     for row in rows:

@@ -17,12 +17,7 @@ LINE_BREAK = "<br />"
 
 
 def plain_text(text: str) -> str:
-    """Return a text as the tokenizer gets it: each `<br />` is a space, everything else is unchanged.
-
-    Example:
-        >>> plain_text('"Good."<br /><br />See it.')
-        '"Good."  See it.'
-    """
+    """Return a text as the tokenizer gets it: each `<br />` is a space, everything else is unchanged."""
     return text.replace(LINE_BREAK, " ")
 
 
@@ -33,13 +28,6 @@ def tokenizer_of_texts(
 
     All methods share it, so ERM knows the words that only partners contain, but never learns their weights. A text is
     counted once, even if several rows have it.
-
-    Args:
-        rows: Paired training rows.
-        texts: Columns of texts.
-        min_count: Rarer words are unknown.
-        max_tokens: Maximum number of tokens of a row.
-        delimiters: See `build_word_tokenizer`.
     """
     distinct = dict.fromkeys(_all_texts(rows, texts))
     return build_word_tokenizer(

@@ -11,17 +11,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 
 class BagOfWordsConfig(PreTrainedConfig):
-    """Configuration of `BagOfWordsForSequenceClassification`.
-
-    Args:
-        vocab_size: Number of token ids.
-        segments: Texts of a row: 1, or 2 for a premise and a hypothesis.
-        counts: Whether a feature is the number of times that a word occurs; otherwise 1 if it occurs.
-
-    Example:
-        >>> BagOfWordsConfig(vocab_size=9, num_labels=3).num_labels
-        3
-    """
+    """Configuration of `BagOfWordsForSequenceClassification`."""
 
     model_type = "dair_bag_of_words"
     vocab_size: int = 2
@@ -30,20 +20,7 @@ class BagOfWordsConfig(PreTrainedConfig):
 
 
 class EmbeddingsConfig(PreTrainedConfig):
-    """Configuration of `EmbeddingsForSequenceClassification`.
-
-    Args:
-        vocab_size: Number of token ids.
-        segments: Texts of a row, 1 or 2.
-        embedding_size: Size of a word's embedding.
-        hidden_size: Units of the hidden layer.
-        dropout: Dropout of the pooled texts and of the hidden layer.
-        initializer_range: Standard deviation of the initial embeddings.
-
-    Example:
-        >>> EmbeddingsConfig(vocab_size=9).embedding_size
-        100
-    """
+    """Configuration of `EmbeddingsForSequenceClassification`."""
 
     model_type = "dair_embeddings"
     vocab_size: int = 2
@@ -55,20 +32,7 @@ class EmbeddingsConfig(PreTrainedConfig):
 
 
 class BiLSTMConfig(PreTrainedConfig):
-    """Configuration of `BiLSTMForSequenceClassification`.
-
-    Args:
-        vocab_size: Number of token ids.
-        segments: Texts of a row, 1 or 2.
-        embedding_size: Size of a word's embedding.
-        hidden_size: Units of the LSTM in each direction.
-        dropout: Dropout of the embeddings and of the pooled texts.
-        initializer_range: Standard deviation of the initial embeddings.
-
-    Example:
-        >>> BiLSTMConfig(vocab_size=9).hidden_size
-        50
-    """
+    """Configuration of `BiLSTMForSequenceClassification`."""
 
     model_type = "dair_bilstm"
     vocab_size: int = 2
@@ -92,15 +56,7 @@ class TextClassifier(PreTrainedModel):
             module.reset_parameters()
 
     def logits(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Compute logits.
-
-        Args:
-            input_ids: `[N, T]` int64.
-            mask: `[N, S, T]` bool, the tokens of each of S texts.
-
-        Returns:
-            `[N, num_labels]`.
-        """
+        """Compute logits."""
         raise NotImplementedError
 
     def forward(
@@ -110,17 +66,7 @@ class TextClassifier(PreTrainedModel):
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> SequenceClassifierOutput:
-        """Classify texts.
-
-        Args:
-            input_ids: `[N, T]` int64, padded at the end.
-            attention_mask: `[N, T]`, 0 for padding; None: no padding.
-            token_type_ids: `[N, T]`, number of the text that a token belongs to; None: all 0.
-            labels: `[N]` int64 classes.
-
-        Returns:
-            `logits` `[N, num_labels]`; with labels also `loss`, the mean cross-entropy in nats.
-        """
+        """Classify texts."""
         kept = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         texts = torch.arange(self.config.segments, device=input_ids.device)
@@ -137,11 +83,6 @@ class BagOfWordsForSequenceClassification(TextClassifier):
 
     `logits = W x + b`, where `x_v` is 1 if the word `v` occurs (or its count). For two texts `x` has the words of each
     and the words that both contain (the product of both). The weights start at 0; for ERM and DA the loss is convex.
-
-    Example:
-        >>> model = BagOfWordsForSequenceClassification(BagOfWordsConfig(vocab_size=9))
-        >>> model(torch.tensor([[2, 3, 3]])).logits
-        tensor([[0., 0.]], grad_fn=<AddmmBackward0>)
     """
 
     config_class = BagOfWordsConfig
@@ -175,11 +116,6 @@ class EmbeddingsForSequenceClassification(TextClassifier):
     """Mean of the word embeddings of a text, a hidden layer with ReLU, and the logits.
 
     Two texts `u` and `v` are pooled separately; the hidden layer reads `[u, v, |u - v|, u * v]`.
-
-    Example:
-        >>> model = EmbeddingsForSequenceClassification(EmbeddingsConfig(vocab_size=9, num_labels=3))
-        >>> model(torch.tensor([[2, 3, 3]])).logits.shape
-        torch.Size([1, 3])
     """
 
     config_class = EmbeddingsConfig
@@ -208,11 +144,6 @@ class BiLSTMForSequenceClassification(TextClassifier):
 
     Two texts are read as one sequence, so that the states of the second depend on the first; their means `u` and `v`
     are compared as in `EmbeddingsForSequenceClassification`.
-
-    Example:
-        >>> model = BiLSTMForSequenceClassification(BiLSTMConfig(vocab_size=9, segments=2))
-        >>> model(torch.tensor([[2, 3, 3]]), token_type_ids=torch.tensor([[0, 0, 1]])).logits.shape
-        torch.Size([1, 2])
     """
 
     config_class = BiLSTMConfig
@@ -244,36 +175,13 @@ class BiLSTMForSequenceClassification(TextClassifier):
 
 
 def mean_of_texts(states: Tensor, mask: Tensor) -> Tensor:
-    """Average the states of the tokens of each text; 0 for a text without tokens.
-
-    Args:
-        states: `[N, T, D]`.
-        mask: `[N, S, T]` bool, the tokens of each of S texts.
-
-    Returns:
-        `[N, S, D]`.
-
-    Example:
-        >>> mean_of_texts(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[[True, True, False]]]))
-        tensor([[[2.]]])
-    """
+    """Average the states of the tokens of each text; 0 for a text without tokens."""
     weights = mask.to(states.dtype)
     return weights @ states / weights.sum(2, keepdim=True).clamp(min=1)
 
 
 def compare_texts(texts: Tensor) -> Tensor:
-    """Return the features of one text `u`, or `[u, v, |u - v|, u * v]` of two.
-
-    Args:
-        texts: `[N, S, D]`, S = 1 or 2.
-
-    Returns:
-        `[N, D]` or `[N, 4 D]`.
-
-    Example:
-        >>> compare_texts(torch.tensor([[[1.0], [3.0]]]))
-        tensor([[1., 3., 2., 3.]])
-    """
+    """Return the features of one text `u`, or `[u, v, |u - v|, u * v]` of two."""
     if texts.shape[1] == 1:
         return texts[:, 0]
     u, v = texts.unbind(1)

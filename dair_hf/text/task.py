@@ -33,13 +33,7 @@ MODEL_KINDS = (*SCRATCH, PRETRAINED)
 
 
 class TextTask(NamedTuple):
-    """Texts and classes of a task.
-
-    Attributes:
-        title: Name of the data.
-        texts: Columns of texts.
-        labels: Class names, in the order of the class numbers.
-    """
+    """Texts and classes of a task."""
 
     title: str
     texts: tuple[str, ...]
@@ -54,15 +48,7 @@ TASKS = {
 
 @dataclass
 class TextConfig:
-    """Data and model of a classification of counterfactual pairs.
-
-    Raises:
-        DataError: An unknown choice, or a number out of range.
-
-    Example:
-        >>> TextConfig(task="nli").labels
-        ('entailment', 'neutral', 'contradiction')
-    """
+    """Data and model of a classification of counterfactual pairs."""
 
     PATH_FIELDS: ClassVar = ("cad",)  # not compared between runs: the data have a fingerprint
 
@@ -139,15 +125,7 @@ class TextConfig:
         return TASKS[self.task].labels
 
     def complete(self, model: ModelConfig) -> ModelConfig:
-        """Return the settings of the model of this kind.
-
-        Raises:
-            DataError: A pretrained model has no name, or another one has.
-
-        Example:
-            >>> TextConfig(model_kind="bilstm").complete(ModelConfig(model_settings={"hidden_size": 8})).model_settings
-            {'model_type': 'dair_bilstm', 'segments': 1, 'hidden_size': 8}
-        """
+        """Return the settings of the model of this kind."""
         if (self.model_kind == PRETRAINED) != bool(model.model_name_or_path):
             raise DataError(
                 f"model_kind={self.model_kind} and model_name_or_path={model.model_name_or_path!r} cannot be combined; "
@@ -162,14 +140,7 @@ class TextConfig:
 
 
 def load_rows(config: TextConfig) -> dict[str, Dataset]:
-    """Read all splits.
-
-    Returns:
-        Paired rows of "train", "dev" and "test".
-
-    Raises:
-        DataError: `cad` is not set, or a reader raises.
-    """
+    """Read all splits."""
     if config.cad is None:
         raise DataError("cad is not set; give --cad a clone of acmi-lab/counterfactually-augmented-data, or its files")
     if config.task == "sentiment":

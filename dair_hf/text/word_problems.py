@@ -66,19 +66,7 @@ def generate_problems(
 
 
 def known_and_unseen(numbers: Sequence[int], known: int, seed: int) -> tuple[list[int], list[int]]:
-    """Split numbers at random into some that training problems have, and the others.
-
-    Returns:
-        `known` of the numbers in ascending order, and the others in random order.
-
-    Raises:
-        DataError: Too few numbers are left.
-
-    Example:
-        >>> known, unseen = known_and_unseen(range(10, 100), 20, seed=0)
-        >>> len(known), len(unseen), set(known) & set(unseen)
-        (20, 70, set())
-    """
+    """Split numbers at random into some that training problems have, and the others."""
     if not 2 <= known <= len(numbers) - 2:
         raise DataError(f"known={known}: give a number from 2 to {len(numbers) - 2}, as there are {len(numbers)}")
     order = list(numbers)

@@ -74,16 +74,7 @@ def require_model(model: Any, augmenter: Any = None) -> None:
 
 
 def require_groups(args: DAIRConfig, train_dataset: Any, eval_dataset: Any) -> None:
-    """Refuse data without the column of `share_prefixes`, before columns are removed and not after an epoch.
-
-    Args:
-        args: Settings; evaluation data are checked only if they are evaluated during training.
-        train_dataset: Training data, or None.
-        eval_dataset: Evaluation data, also several by name, or None.
-
-    Raises:
-        DataError: The column is missing; the message names the data.
-    """
+    """Refuse data without the column of `share_prefixes`, before columns are removed and not after an epoch."""
     if args.share_prefixes is None:
         return
     data_sets = {"train_dataset": train_dataset}
@@ -96,11 +87,7 @@ def require_groups(args: DAIRConfig, train_dataset: Any, eval_dataset: Any) -> N
 
 
 def warn_of_unused_target(args: DAIRConfig) -> None:
-    """Warn of settings of `dair_lambda="auto"` beside a number; no error, since a search may go from one to the other.
-
-    Args:
-        args: Settings.
-    """
+    """Warn of settings of `dair_lambda="auto"` next to a number; a search may go from one to the other."""
     defaults = DAIRConfig.__dataclass_fields__
     names = [name for name in ("lambda_target", "lambda_max") if getattr(args, name) != defaults[name].default]
     if names and args.dair_lambda != AUTO and args.uses_regularizer:
@@ -113,17 +100,7 @@ def warn_of_unused_target(args: DAIRConfig) -> None:
 def check_best_metric(
     args: DAIRConfig, evaluator: PairEvaluator | None, eval_dataset: Any, makes_metrics: bool
 ) -> None:
-    """Set the direction of the metric that chooses the best checkpoint; refuse one that is a CM or cannot exist.
-
-    Args:
-        args: Settings, of which `greater_is_better` is set where it is None.
-        evaluator: Evaluator of the trainer, or None.
-        eval_dataset: Evaluation data, also several by name, or None.
-        makes_metrics: Whether code of the user makes metrics under names of its own.
-
-    Raises:
-        DataError: The metric is a CM or does not exist.
-    """
+    """Set the direction of the metric that chooses the best checkpoint; refuse one that is a CM or cannot exist."""
     if args.metric_for_best_model is None:
         return
     metric = args.metric_for_best_model.removeprefix("eval_")
@@ -151,11 +128,7 @@ def check_best_metric(
 def refuse_unsupported(
     args: DAIRConfig, sample_loss: SampleLoss, objective: Any = None, augmenter: Any = None, model: Any = None
 ) -> None:
-    """Refuse settings of model and objective that cannot be combined.
-
-    Raises:
-        DataError: Two settings cannot be combined; the message names both and a remedy.
-    """
+    """Refuse settings of model and objective that cannot be combined."""
     if args.uses_features and sample_loss in (squared_error, huber):
         raise DataError(
             f"regularizer={args.regularizer!r} and sample_loss={sample_loss.__name__} cannot be combined: a "
@@ -200,11 +173,7 @@ def refuse_unsupported(
 def refuse_unsupported_launch(
     args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any, augmenter: Any = None
 ) -> None:
-    """Refuse settings that would split pairs or repeat rows, before processes and data loaders are set up.
-
-    Raises:
-        DataError: There is such a setting; the message names a remedy.
-    """
+    """Refuse settings that would split pairs or repeat rows, before processes and data loaders are set up."""
     for name in ("fsdp", "deepspeed"):
         if augmenter is not None and (value := getattr(args, name, None)):
             raise DataError(
@@ -250,15 +219,7 @@ def refuse_unsupported_launch(
 
 
 def refuse_scheduler(args: DAIRConfig, scheduler: Any) -> None:
-    """Refuse a scheduler besides the schedule of the settings, which it would replace.
-
-    Args:
-        args: Configuration of the run.
-        scheduler: Scheduler of the caller, or None.
-
-    Raises:
-        DataError: The settings contain a schedule, too.
-    """
+    """Refuse a scheduler besides the schedule of the settings, which it would replace."""
     for name in ("lr_drop_epochs", "lr_half_life_steps"):
         if scheduler is not None and (value := getattr(args, name)) is not None:
             raise DataError(
@@ -318,19 +279,7 @@ def _refuse_unsupported_sharding(args: DAIRConfig, augmenter: Any, model: Any) -
 
 
 def require_scalar(loss: Any, objective: Any) -> Tensor:
-    """Return what an objective returned for a batch; refuse anything but one number as a tensor.
-
-    Args:
-        loss: Return value of the objective.
-        objective: The objective, for the message.
-
-    Raises:
-        DataError: `loss` is no tensor, or has several elements.
-
-    Example:
-        >>> require_scalar(Tensor([2.0]), sum)
-        tensor([2.])
-    """
+    """Return what an objective returned for a batch; refuse anything but one number as a tensor."""
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss
     found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
@@ -339,18 +288,7 @@ def require_scalar(loss: Any, objective: Any) -> Tensor:
 
 
 def require_gradient(loss: Tensor, row_losses: Tensor, model: nn.Module, objective: Any, sample_loss: Any) -> None:
-    """Refuse a loss from which no gradient reaches the model.
-
-    Args:
-        loss: Loss of the batch.
-        row_losses: Losses of rows, from which it was computed.
-        model: The model, for the message.
-        objective: Objective of the batch or None, for the message.
-        sample_loss: Loss of a row, for the message.
-
-    Raises:
-        DataError: The loss depends on no trained weight.
-    """
+    """Refuse a loss from which no gradient reaches the model."""
     if loss.requires_grad:
         return
     if not any(weight.requires_grad for weight in model.parameters()):

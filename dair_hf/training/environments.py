@@ -65,19 +65,7 @@ class EnvironmentConfig:
 
 
 def environment_risks(losses: Tensor, exists: np.ndarray) -> Tensor:
-    """Return `R_e`, the mean loss of every environment that has a row.
-
-    Args:
-        losses: `[B, V]`, nats per row; 0 for views that do not exist.
-        exists: `[B, V]` bool, on the host, so that the number of environments is known without waiting for the device.
-
-    Returns:
-        `[E]` with `E <= V`.
-
-    Example:
-        >>> environment_risks(torch.tensor([[1.0, 4.0], [3.0, 0.0]]), np.array([[True, True], [True, False]]))
-        tensor([2., 4.])
-    """
+    """Return `R_e`, the mean loss of every environment that has a row."""
     counts = exists.sum(0)
     return torch.stack([losses[:, e].sum() / int(counts[e]) for e in np.flatnonzero(counts)])
 
@@ -88,13 +76,6 @@ class PenalizedRisk(nn.Module):
     If `w > 1` the sum is divided by it, so that the gradient keeps its scale. Both are taken from the authors' code of
     IRM. After the jump of `w` the moments of Adam no longer fit the gradient, so `DAIRTrainer` clears the state of the
     optimizer at that step (`FreshOptimizer`).
-
-    Args:
-        penalty_weight: `w` after annealing, > 0.
-        anneal_steps: Number of optimizer steps with `w = 1`.
-
-    Raises:
-        DataError: A value out of range.
     """
 
     def __init__(self, penalty_weight: float = 1e4, anneal_steps: int = 0) -> None:
@@ -115,14 +96,7 @@ class PenalizedRisk(nn.Module):
 
 
 class FreshOptimizer(TrainerCallback):
-    """Clears the state of the optimizer, such as the moments of Adam, before one optimizer step.
-
-    Args:
-        step: Number of optimizer steps before that one.
-
-    Example:
-        >>> trainer.add_callback(FreshOptimizer(step=190))  # doctest: +SKIP
-    """
+    """Clears the state of the optimizer, such as the moments of Adam, before one optimizer step."""
 
     def __init__(self, step: int) -> None:
         self.step = step

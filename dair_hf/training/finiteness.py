@@ -176,13 +176,7 @@ class FinitenessCheck(TrainerCallback):
 
 
 def undefined_roots(terms: PairTerms, args: DAIRConfig, losses: Tensor | None = None) -> Tensor:
-    """Return the pairs whose R takes the root of a negative loss, `[B]` bool; none if no such R is trained.
-
-    Args:
-        terms: Terms of a batch, each `[B]`.
-        args: Configuration of the run.
-        losses: Losses of all views, `[B, V]`; None: no row has several partners.
-    """
+    """Return the pairs whose R takes the root of a negative loss, `[B]` bool; none if no such R is trained."""
     regularizer = args.loss_regularizer if args.uses_regularizer else None
     if regularizer is None or not regularizer.takes_root:
         return torch.zeros_like(terms.has_partner)
@@ -202,16 +196,7 @@ def negative_losses(
     args: DAIRConfig,
     losses: Tensor | None = None,
 ) -> NonFiniteLossError:
-    """Return the error for pairs with a negative loss whose R takes its root.
-
-    Args:
-        terms: Terms of a batch, each `[B]`.
-        negative: Rows with a negative loss, `[B]` bool.
-        row_ids: Names of the rows; None: their numbers.
-        where: Step or phase, in words.
-        args: Configuration of the run.
-        losses: Losses of all views, as in `undefined_roots`.
-    """
+    """Return the error for pairs with a negative loss whose R takes its root."""
     rootless = next(name for name, regularizer in LOSS_REGULARIZERS.items() if not regularizer.takes_root)
     lowest = _lowest(terms, losses)[negative].min()
     ids = range(len(negative)) if row_ids is None else row_ids

@@ -256,17 +256,7 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
 
 
 def schedule_factor(args: DAIRConfig, num_training_steps: int) -> Callable[[int], float]:
-    """Return the factor of lambda after a number of optimizer steps: warmup, then the schedule.
-
-    Args:
-        args: Configuration of the run.
-        num_training_steps: Number of optimizer steps of the run.
-
-    Example:
-        >>> factor = schedule_factor(DAIRConfig("out", lambda_warmup_steps=0.5), 8)
-        >>> [factor(step) for step in (0, 1, 4, 7)]
-        [0.0, 0.25, 1.0, 1.0]
-    """
+    """Return the factor of lambda after a number of optimizer steps: warmup, then the schedule."""
     name, warmup = args.lambda_scheduler_type, args.lambda_warmup(num_training_steps)
     if name == "constant" and not warmup:
         return _full

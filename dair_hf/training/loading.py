@@ -119,16 +119,7 @@ def train_sampler(
 
 
 def epochs_of_run(args: DAIRConfig, batches: int) -> int:
-    """Return the number of epochs of a run.
-
-    Args:
-        args: Configuration of the run.
-        batches: Number of batches of an epoch on each process.
-
-    Example:
-        >>> epochs_of_run(DAIRConfig("out", max_steps=9, gradient_accumulation_steps=2), batches=5)
-        3
-    """
+    """Return the number of epochs of a run."""
     if args.max_steps <= 0:
         return math.ceil(args.num_train_epochs)
     return math.ceil(args.max_steps / math.ceil(batches / args.gradient_accumulation_steps))
@@ -153,18 +144,7 @@ def eval_order(dataset: Any, group_column: str | None = None) -> list[int] | Non
 def add_online_partners(
     augmenter: OnlineAugmenter, model: nn.Module, batch: Mapping[str, Any], device: torch.device, *seeds: int | str
 ) -> dict[str, Any]:
-    """Return a batch with partners from an augmenter.
-
-    Args:
-        augmenter: The augmenter.
-        model: The model without wrappers of engines, since a rank may run it alone.
-        batch: A batch on its device.
-        device: Device of the random numbers.
-        *seeds: Key of the random numbers; the same key gives the same partners, also after a resume.
-
-    Raises:
-        DataError: The augmenter did not return a batch of pairs.
-    """
+    """Return a batch with partners from an augmenter."""
     augmented = augmenter(model, batch, generator_for(device, *seeds))
     if not isinstance(augmented, Mapping) or VIEW_MASK not in augmented:
         raise DataError(
@@ -175,17 +155,7 @@ def add_online_partners(
 
 
 def add_known_partners(known: list[str], view_columns: Collection[str], columns: Iterable[str]) -> list[str]:
-    """Add columns of partners to the columns that are read, in place, and return these.
-
-    Args:
-        known: Columns that are read.
-        view_columns: Those of them that partners have, too.
-        columns: Columns of data.
-
-    Example:
-        >>> add_known_partners(["x", "row_id"], ["x"], ["augmented_2_x", "augmented_y", "augmented_row_id"])
-        ['x', 'row_id', 'augmented_2_x']
-    """
+    """Add columns of partners to the columns that are read, in place, and return these."""
     known += [name for name in columns if name not in known and parse_column(name)[1] in view_columns]
     return known
 
@@ -217,13 +187,6 @@ def rows_in_last_batch(loader: Any) -> int | None:
 
     `accelerate` knows the number in `GradientState.remainder`, but not in a resumed epoch, whose sampler is wrapped in
     a `SkipBatchSampler` without a batch size.
-
-    Args:
-        loader: Data loader of one rank, as `accelerate` prepared it.
-
-    Returns:
-        The number; None if no row is repeated: the last batch is full or dropped, or the loader has a sampler of the
-        batches of its rank, or a stream.
     """
     sampler = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
     while isinstance(sampler, SkipBatchSampler):

@@ -63,17 +63,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     """Base class of `DAIRTrainer`: a `Seq2SeqTrainer` that evaluates and reports pairs.
 
     `DAIRTrainer` adds the training, and sets the attributes that are declared here.
-
-    Attributes:
-        args: Configuration of the run.
-        train_dataset: Training rows, with the model's columns.
-        eval_dataset: Evaluation rows, or a dictionary of several sets, with the model's columns.
-        data_collator: Collator of pairs.
-        evaluator: The task's evaluator; None: none was given.
-        sample_loss_name: Name of the sample loss; None for a callable.
-        generates: Whether predictions are generated text.
-        lambda_control: Lambda in the objective of an evaluation.
-        pair_results: Results of `evaluate_pairs` for the model card, by name of the data.
     """
 
     length_option = "max_length"  # name under which the user sets `args.max_length`, for messages
@@ -122,14 +111,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
 
         Training and evaluation do so themselves, once for each object. Texts in the columns of a known form
         (`pairs_from_jsonl`) are tokenized, unless there are `input_ids` or the collator reads the texts.
-
-        Args:
-            dataset: Rows, a dictionary of several sets, or None.
-            name: Name of the data, for messages.
-
-        Raises:
-            DataError: There is no tokenizer, the columns do not fit the model, a cell cannot be used, or labels number
-                their classes otherwise than those of the originals or the model.
         """
         has_classes = self._loss_name() in ("classification", "token_classification")
         config = getattr(base_model_of(self.model), "config", None)
@@ -154,18 +135,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[Any, Any, Any]:
-        """Evaluate one batch: collect its terms from all ranks, return predictions and labels of its originals.
-
-        Args:
-            model: The (wrapped) model.
-            inputs: A batch of `PairCollator`.
-            prediction_loss_only: Whether to omit predictions and labels.
-            ignore_keys: Outputs that are no predictions; None: those in the configuration of the model.
-            **gen_kwargs: Ignored, since answers to all rows are generated before.
-
-        Returns:
-            Objective of the batch, or None without labels; predictions; labels.
-        """
+        """Evaluate one batch: collect its terms from all ranks, return predictions and labels of its originals."""
         batch = self._prepare_inputs(inputs)
         exists, labels = view_mask(batch)[:, 0], batch.get(LABELS)
         loss = None
@@ -279,18 +249,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """Evaluate as `Seq2SeqTrainer` does; add the metrics of `evaluate_pairs` if there is an evaluator.
 
         Classifiers and regressions have one for data with partners and labels.
-
-        Args:
-            eval_dataset: Paired rows, a dictionary of several sets, or the name of a set in the trainer's
-                `eval_dataset`; None: the trainer's `eval_dataset`.
-            ignore_keys: Outputs that are no predictions; None: those in the configuration of the model.
-            metric_key_prefix: Prefix of the metrics; with several sets, their names follow it.
-            data_name: Name of the data in the model card, followed by that of a set if there are several; None: the
-                name of the set, or "evaluation data".
-            **gen_kwargs: Arguments of `generate`, as in `evaluate_pairs`, for every set.
-
-        Returns:
-            Metrics of all sets.
         """
         self._finiteness.check()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -366,44 +324,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         - the logits, an array, or a float if there is only one, for any other model;
         - with `preprocess_logits_for_metrics` the return value of that function, such as a classifier's logits with
           `lambda logits, labels: logits`.
-
-        Args:
-            dataset: Paired rows, tokenised or texts; None: `eval_dataset`. In a chat, the last turn of the assistant is
-                the answer.
-            evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's, else by the kind of
-                model: `answers.same_texts` for answers to texts (equal, up to white space), `answers.same_classes` for
-                a classifier, and for a regression `answers.same_numbers` with the mean absolute errors
-                `original_mae` and `augmented_mae`.
-            subsets: Name -> one bool per row. Adds the same metrics over these rows, such as `attainable_cm`.
-            intervals: Whether to compute 95 % intervals.
-            predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct, and
-                cluster if the evaluator has clusters. Replaces earlier predictions, and no other file.
-            data_name: Name of the data in the model card; None: the card does not mention them.
-            **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
-                or `max_length` here or in a `generation_config` here, `args.generation_max_length`,
-                `model.generation_config.max_new_tokens`; else the longest target of the data plus 8. No answer exceeds
-                a model's table of positions. `stop_strings` are found with the tokenizer of the trainer, unless a
-                `tokenizer` is given.
-
-        Returns:
-            Metrics, as `PairEvaluator.__call__` returns them.
-
-        Raises:
-            DataError: No data, a missing column, a `predictions_file` that is no regular file or holds something else
-                than predictions, labels as references that no generated answer can begin with, names of subsets that
-                give two metrics the same key, or an evaluator that does not return one True or False per prediction.
-
-        Warns:
-            UndefinedMetricWarning: No row has a partner, so that CM is NaN.
-
-        Example:
-            >>> metrics = trainer.evaluate_pairs(  # doctest: +SKIP
-            ...     pairs,
-            ...     lambda predictions, references: [p == r for p, r in zip(predictions, references)],
-            ...     subsets={"long": [len(ids) > 100 for ids in pairs["input_ids"]]},
-            ... )
-            >>> metrics["cm"], metrics["long_cm"]  # doctest: +SKIP
-            (0.91, 0.84)
         """
         if predictions_file is not None:
             require_predictions_file(predictions_file)  # before hours of generation
@@ -427,19 +347,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """Predict and evaluate every view once, as `evaluate_pairs` does, and return predictions and correctness too.
 
         Nothing is written, and the model card does not mention the metrics.
-
-        Args:
-            dataset: As in `evaluate_pairs`, as are the others.
-            evaluator: See there.
-            subsets: See there.
-            intervals: See there.
-            **gen_kwargs: See there.
-
-        Returns:
-            Metrics; predictions, answers, references and correctness of every view.
-
-        Raises:
-            DataError: As `evaluate_pairs`.
         """
         data = self.eval_dataset if dataset is None else dataset
         require_rows(data, "dataset")
@@ -479,18 +386,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return evaluator.evaluate_views(views, predictions, references, units, subsets, intervals)
 
     def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the losses of all views of every row by the model as it is, on every process.
-
-        Args:
-            dataset: Paired rows with random access.
-
-        Returns:
-            Losses, `[N, 1 + P]` float64, nats per row, of the originals and of each partner number; and numbers of
-            targets, `[N, 1 + P]`. Both are 0 for an absent partner. P is at least 1.
-
-        Raises:
-            DataError: Data without random access, or rows are left out, because of `dataloader_drop_last`.
-        """
+        """Return the losses of all views of every row by the model as it is, on every process."""
         dataset = self._held(self.tokenize(dataset))
         self._kept_views = count = 1 + views_of(dataset).partners.shape[1]
         try:
@@ -522,31 +418,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         The pairs are ranked by `(mean of sqrt(l) - sqrt(l~))^2` (`pair_report.scores.disagreement`): over the steps of
         the last training and the final model, if they are those that the model was trained on, else by the final model
         alone. Pairs with a faulty label are among the first. Every process must call this method; the main one writes.
-
-        Args:
-            dataset: Paired rows, tokenised or texts; None: the training data.
-            evaluator: The task's `PairEvaluator`, or its `correct` alone. Adds answers, CM and flips by group; a model
-                that generates has to answer all views for that. None: losses only.
-            folder: Folder for `pair_report.html` and `pair_report.json`; earlier reports are replaced.
-            groups: Column or columns by which losses and correctness are broken down, or name -> one value per row.
-                Values may be lists. Classes, lengths of targets and changed slots of belief states are added.
-            texts: Columns of text to show; None: inputs and labels, decoded. Images are shown as such.
-            title: Title of the page.
-            worst: Number of pairs that are shown.
-            **gen_kwargs: Arguments of `generate`, as in `evaluate_pairs`.
-
-        Returns:
-            What was written.
-
-        Raises:
-            DataError: No pair, data without random access, two rows with the same `row_id`, an unknown column, a loss
-                that is not finite, an unknown option, a folder that cannot be written or holds other files of these
-                names, or plotly is not installed.
-
-        Example:
-            >>> report = trainer.pair_report(folder="out", groups="domain")  # doctest: +SKIP
-            >>> report.pairs["row_id"][:2]  # doctest: +SKIP
-            ['MUL0003/4', 'SNG0112/2']
         """
         data = self.train_dataset if dataset is None else dataset
         require_rows(data, "dataset")

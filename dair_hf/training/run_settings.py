@@ -20,11 +20,7 @@ CLASS_SETTINGS = ("id2label", "problem_type")
 
 
 def warn_of_earlier_run(args: DAIRConfig) -> None:
-    """Log one line if there are checkpoints in the output folder of a run from the start; a resume might take them.
-
-    Args:
-        args: Settings of the run.
-    """
+    """Log one line if there are checkpoints in the output folder of a run from the start; a resume might take them."""
     finished = finished_checkpoints(Path(args.output_dir))
     if finished and args.should_log:
         logger.warning(
@@ -48,21 +44,7 @@ def save_classes(model: Any, folder: Path) -> None:
 
 
 def read_classes(file: Path) -> dict[str, Any]:
-    """Read what `save_classes` has written, as arguments of a configuration.
-
-    Args:
-        file: The file.
-
-    Raises:
-        DataError: The file is broken, or the names are not those of the classes 0, 1, ...
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = (Path(folder) / CLASSES_FILE).write_text('{"id2label": {"0": "no", "1": "yes"}}')
-        ...     read_classes(Path(folder) / CLASSES_FILE)
-        {'id2label': {0: 'no', 1: 'yes'}, 'label2id': {'no': 0, 'yes': 1}}
-    """
+    """Read what `save_classes` has written, as arguments of a configuration."""
     saved = read_json(file)
     names = saved.get("id2label") if isinstance(saved, dict) else None
     if not isinstance(names, dict) or not names or sorted(names) != sorted(map(str, range(len(names)))):

@@ -97,12 +97,6 @@ def refuse_virtual_tokens(model: Any) -> None:
     Their outputs are longer than the labels, and for prompts that are padded on the left peft computes other positions
     than in training. A decoder-only classifier gets embeddings instead of tokens, and reads the padding. Prefix tuning
     adds keys and values only, and an encoder-decoder keeps the length of its target.
-
-    Args:
-        model: The model, possibly with adapters.
-
-    Raises:
-        DataError: The adapters of the model are of this kind.
     """
     adapter: Any = getattr(model, "active_peft_config", None)
     if not getattr(adapter, "is_prompt_learning", False) or adapter.peft_type in LENGTH_KEEPING:
@@ -129,18 +123,7 @@ def refuse_virtual_tokens(model: Any) -> None:
 
 
 def resolve_sample_loss(sample_loss: str | SampleLoss | None, model: Any) -> tuple[SampleLoss, str | None]:
-    """Return a sample loss and its name.
-
-    Args:
-        sample_loss: A name in `SAMPLE_LOSSES`, a callable, or None for the loss of the model (`derived_sample_loss`).
-        model: The model.
-
-    Returns:
-        The callable, and its name; None as the name of a given callable.
-
-    Raises:
-        DataError: The name is unknown, or the loss of the model cannot be derived.
-    """
+    """Return a sample loss and its name."""
     if callable(sample_loss):
         return sample_loss, None
     name = derived_sample_loss(model) if sample_loss is None else sample_loss
@@ -159,15 +142,6 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     (mean over targets). With `chunked_loss`, and if all inputs are tokens, only `TOKENS_COMPARED` tokens of each row
     are run, from the first target on. The relative difference may be 1e-4, or 2e-2 in half precision. The random state
     is restored.
-
-    Args:
-        model: The model.
-        batch: A batch of `PairCollator`, on the device of the model.
-        pair_loss: Computes the sample losses.
-        name: Name of the sample loss.
-
-    Raises:
-        DataError: The losses differ, or the model cannot compute its own loss from these labels.
     """
     model_class = type(base_model_of(model))
     if LABELS not in find_labels(model_class) or LABELS not in batch:

@@ -11,36 +11,20 @@ DROP = 0.1
 
 
 def drop_factor(step: int, drop_steps: Sequence[int]) -> float:
-    """Return the factor of the learning rate after `step` optimizer steps: 0.1 to the power of past drops.
-
-    Example:
-        >>> [round(drop_factor(step, [2, 4]), 4) for step in range(6)]
-        [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
-    """
+    """Return the factor of the learning rate after `step` optimizer steps: 0.1 to the power of past drops."""
     return DROP ** sum(step >= drop for drop in drop_steps)
 
 
 def epoch_drops(
     optimizer: torch.optim.Optimizer, lr_drop_epochs: Sequence[float], epoch_steps: float
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return a schedule that multiplies the learning rate by 0.1 after each of some epochs.
-
-    Args:
-        optimizer: The optimizer.
-        lr_drop_epochs: Epochs, > 0; a shorter run ends before its later drops.
-        epoch_steps: Number of optimizer steps of an epoch.
-    """
+    """Return a schedule that multiplies the learning rate by 0.1 after each of some epochs."""
     drop_steps = [round(epoch * epoch_steps) for epoch in lr_drop_epochs]
     return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(drop_factor, drop_steps=drop_steps))
 
 
 def half_life_factor(step: int, half_life_steps: int) -> float:
-    """Return the factor of the learning rate after `step` optimizer steps, `0.5 ** (step / half_life_steps)`.
-
-    Example:
-        >>> [round(half_life_factor(step, 2), 4) for step in range(5)]
-        [1.0, 0.7071, 0.5, 0.3536, 0.25]
-    """
+    """Return the factor of the learning rate after `step` optimizer steps, `0.5 ** (step / half_life_steps)`."""
     return 0.5 ** (step / half_life_steps)
 
 

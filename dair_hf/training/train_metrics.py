@@ -39,21 +39,7 @@ class TermSums(NamedTuple):
 
 
 class EvaluatedRows(NamedTuple):
-    """Columns that an evaluation gathers from all ranks, one value per row each.
-
-    Attributes:
-        original: As in `PairTerms`, as are the next three.
-        augmented: See there.
-        consistency: See there.
-        partners: See there.
-        targets: Number of targets of the original.
-        partner_targets: Number of targets of all its partners.
-        exists: Whether the row exists; 0 for rows that are repeated to give all ranks equally many.
-        slope: `dR/dl`, of `lowest_slopes`.
-        lowest_slope: Lowest `dR/dl~` of the partners.
-        regularizer_gradient: As `lambda_control.root_gradients` returns it.
-        loss_gradient: See there.
-    """
+    """Columns that an evaluation gathers from all ranks, one value per row each."""
 
     original: Tensor
     augmented: Tensor

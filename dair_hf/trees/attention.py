@@ -78,22 +78,7 @@ def nodes_at_once(model: Any) -> int | None:
 
 
 def tree_mask(tree: TokenTree, window: int | None = None) -> Tensor:
-    """Return the dense mask of a tree, `[1, 1, S, S]` bool: True from a node to its ancestors and itself, in a window.
-
-    Args:
-        tree: The tree.
-        window: Number of depths that a node attends to, its own included; None: all.
-
-    Example:
-        >>> from dair_hf.trees.forest import build_forest
-        >>> ids = torch.tensor([[[5, 6, 7]], [[5, 6, 8]]])
-        >>> batch = {"input_ids": ids, "labels": ids, "view_mask": torch.ones(2, 1).bool()}
-        >>> tree_mask(build_forest(batch, ["a", "a"]).trees[0])[0, 0].long()
-        tensor([[1, 0, 0, 0],
-                [1, 1, 0, 0],
-                [1, 1, 1, 0],
-                [1, 1, 0, 1]])
-    """
+    """Return the mask of a tree, `[1, 1, S, S]` bool: True from a node to its ancestors and itself, in a window."""
     number = torch.arange(len(tree.ends), device=tree.ends.device)
     visible = (number <= number[:, None]) & (number[:, None] < tree.ends)
     if window is not None:
@@ -124,14 +109,7 @@ def _windows(config: Any) -> dict[str, int | None]:
 
 
 def _block_mask(tree: TokenTree, window: int | None, has_windows: bool) -> Any:
-    """Return the `BlockMask` of a tree, computed from the extremes of its blocks and not from a mask `[S, S]`.
-
-    Args:
-        tree: The tree.
-        window: Window of attention, or None.
-        has_windows: Whether any layer of the model has a window. All masks of a model have the same form, since each
-            form is compiled on its own.
-    """
+    """Return the `BlockMask` of a tree, computed from the extremes of its blocks and not from a mask `[S, S]`."""
     from torch.nn.attention.flex_attention import BlockMask
 
     ends, depths, size = tree.ends, tree.position_ids, len(tree.ends)

@@ -23,13 +23,7 @@ IDS = "input_ids"
 
 
 class ForestCollator:
-    """Adds the prefix trees to the batches of a collator.
-
-    Args:
-        collator: Rows -> batch.
-        column: Column that names the group of a row; the collator does not get it.
-        nodes_at_once: As in `build_forest`.
-    """
+    """Adds the prefix trees to the batches of a collator."""
 
     def __init__(self, collator: Callable[[Any], Any], column: str, nodes_at_once: int | None) -> None:
         self.collator = collator
@@ -37,11 +31,7 @@ class ForestCollator:
         self.nodes_at_once = nodes_at_once
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Collate rows and build their trees.
-
-        Raises:
-            DataError: A row has no group.
-        """
+        """Collate rows and build their trees."""
         for row in rows:
             require_column(self.column, self.column, row, "a row")
         groups = [row[self.column] for row in rows]
@@ -163,15 +153,7 @@ def tree_sampler(
 
 
 def rows_by_group(dataset: datasets.Dataset, column: str) -> list[np.ndarray]:
-    """Return the row numbers of every group, in the order in which groups appear.
-
-    Raises:
-        DataError: There is no such column, or it holds lists or other values that name no group.
-
-    Example:
-        >>> [rows.tolist() for rows in rows_by_group(datasets.Dataset.from_dict({"d": ["b", "a", "b"]}), "d")]
-        [[0, 2], [1]]
-    """
+    """Return the row numbers of every group, in the order in which groups appear."""
     require_column(column, column, dataset.column_names, "the data set")
     table = dataset.select_columns([column]).with_format("arrow")[:]
     try:
@@ -187,17 +169,7 @@ def rows_by_group(dataset: datasets.Dataset, column: str) -> list[np.ndarray]:
 
 
 def require_column(setting: str, name: str, columns: Collection[str], data: str) -> None:
-    """Refuse data without a column that `share_prefixes` needs.
-
-    Args:
-        setting: Value of `share_prefixes`.
-        name: Name of the column.
-        columns: Columns of the data.
-        data: Name of the data in the message.
-
-    Raises:
-        DataError: There is no such column.
-    """
+    """Refuse data without a column that `share_prefixes` needs."""
     if name not in columns:
         raise DataError(
             f"share_prefixes={setting!r}: {data} has no column {name!r}, only {sorted(columns)}; add it, or leave "
@@ -262,12 +234,7 @@ def _deal(sizes: np.ndarray, budget: int) -> tuple[np.ndarray, list[list[int]]]:
 
 
 def _deal_classes(counts: np.ndarray, budget: int) -> list[list[int]]:
-    """Deal classes to batches: each takes the largest that fits, again and again.
-
-    Args:
-        counts: Number of groups of every class, `[budget + 1]`.
-        budget: Largest sum of classes of a batch.
-    """
+    """Deal classes to batches: each takes the largest that fits, again and again."""
     counts = counts.copy()
     batches: list[list[int]] = []
     while counts.any():

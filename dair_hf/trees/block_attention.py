@@ -19,14 +19,7 @@ MOST = 8  # blocks of a tree; each holds a copy of the keys and values of its an
 
 
 class Blocks(NamedTuple):
-    """Blocks of a tree of S nodes.
-
-    Attributes:
-        queries: Number of nodes of every block; their sum is S.
-        counts: Number of nodes that every block sees, its own included.
-        keys: These nodes, block after block.
-        masks: Which of them each node of a block sees, `[1, 1, queries, counts]` bool.
-    """
+    """Blocks of a tree of S nodes."""
 
     queries: list[int]
     counts: list[int]
@@ -92,24 +85,12 @@ def _version(mask: Tensor) -> int:
 
 
 def with_blocks(mask: Tensor, ends: Tensor) -> Tensor:
-    """Return the mask of a tree with its blocks; a small mask, or one on another device than a CPU, as it is.
-
-    Args:
-        mask: Mask of a tree, `[1, 1, S, S]` bool.
-        ends: End of the subtree of every node, exclusive, `[S]`.
-    """
+    """Return the mask of a tree with its blocks; a small mask, or one on another device than a CPU, as it is."""
     return TreeMask.of(mask, blocks_of(mask, ends)) if mask.device.type == "cpu" and len(ends) > SMALLEST else mask
 
 
 def blocks_of(mask: Tensor, ends: Tensor) -> Blocks:
-    """Return the blocks of a tree; arguments as in `with_blocks`.
-
-    Example:
-        >>> ends = torch.arange(200).fill_(200)  # one row of 200 tokens
-        >>> blocks = blocks_of(torch.ones(1, 1, 200, 200).tril().bool(), ends)
-        >>> blocks.queries, blocks.counts
-        ([128, 72], [128, 200])
-    """
+    """Return the blocks of a tree; arguments as in `with_blocks`."""
     nodes = torch.arange(len(ends), device=ends.device).split(max(SMALLEST, -(-len(ends) // MOST)))
     keys = [torch.cat([(ends[: own[0]] > own[0]).nonzero()[:, 0], own]) for own in nodes]
     masks = [rows.index_select(3, seen) for rows, seen in zip(mask.split(len(nodes[0]), 2), keys, strict=True)]

@@ -100,14 +100,7 @@ class Forest:
 
 @dataclass(frozen=True)
 class PrefixTable:
-    """Rows in lexicographic order, and how much each of them shares with the one before.
-
-    Attributes:
-        order: Row numbers in this order, `[N]`; rows of a group are neighbours.
-        ids: Token ids in this order, without padding on the left, `[N, T]`.
-        lengths: Number of tokens, `[N]`.
-        shared: Number of leading tokens that equal those of the row before, `[N]`; 0 for the first of a group.
-    """
+    """Rows in lexicographic order, and how much each of them shares with the one before."""
 
     order: np.ndarray
     ids: np.ndarray
@@ -120,11 +113,7 @@ class PrefixTable:
         return self.lengths - self.shared
 
     def shared_among(self, places: np.ndarray) -> np.ndarray:
-        """Return the number of leading tokens that rows share with the one before among them, `[R]`; 0 for the first.
-
-        Args:
-            places: Indices of rows of one group in this order, increasing, `[R]`.
-        """
+        """Return the number of leading tokens that rows share with the previous one, `[R]`; 0 for the first."""
         return np.append(0, np.minimum.reduceat(self.shared[: places[-1] + 1], places[:-1] + 1))
 
 
@@ -242,13 +231,7 @@ def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once:
 
 
 class TreePaths(NamedTuple):
-    """Trees of rows, and the path of every row.
-
-    Attributes:
-        trees: One entry per forward of the model.
-        trees_of_rows: Number of the entry that holds each row, `[N]`.
-        nodes: Node of every token of a row, `[N, T]`; those beyond its length mean nothing.
-    """
+    """Trees of rows, and the path of every row."""
 
     trees: tuple[TokenTree, ...]
     trees_of_rows: np.ndarray

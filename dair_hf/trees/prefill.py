@@ -43,12 +43,6 @@ class GrowingLayer(DynamicLayer):
     """Keys and values of a layer, in buffers that have room for more tokens.
 
     `DynamicLayer` copies all tokens for each new one, which takes longer than attention itself in wide batches.
-
-    Args:
-        rows: Number of rows, R.
-        columns: Number of tokens of each row, whose keys and values the caller fills in.
-        keys: Keys `[heads, S, d]` of the same heads, size, type and device.
-        values: Values, likewise.
     """
 
     def __init__(self, rows: int, columns: int, keys: Tensor, values: Tensor) -> None:
@@ -87,17 +81,7 @@ class GrowingLayer(DynamicLayer):
 
 
 class PromptTrees:
-    """Keys and values of the tokens of prompts, each distinct prefix of them computed once.
-
-    Args:
-        model: A decoder-only model that `require_prefill` accepts, in evaluation mode.
-        prompts: Token ids of N prompts, none empty.
-
-    Example:
-        >>> trees = PromptTrees(model, [[5, 6, 7], [5, 6, 8]])  # doctest: +SKIP
-        >>> trees.cache(np.arange(2), [1, 0], columns=3).get_seq_length()  # doctest: +SKIP
-        2
-    """
+    """Keys and values of the tokens of prompts, each distinct prefix of them computed once."""
 
     def __init__(self, model: Any, prompts: Sequence[Tokens]) -> None:
         ids, self._lengths = pad_right(prompts)
@@ -113,16 +97,7 @@ class PromptTrees:
             self._states.append([(layer.keys[0], layer.values[0]) for layer in outputs.past_key_values.layers])
 
     def cache(self, rows: np.ndarray, part: Sequence[int], columns: int) -> Cache:
-        """Return a cache of all tokens of some prompts but the last one of each.
-
-        Args:
-            rows: Numbers of the prompts of a batch.
-            part: Indices into `rows` of the R prompts to return.
-            columns: Number of tokens to which the prompts are padded on the left, T.
-
-        Returns:
-            Keys and values `[R, heads, T - 1, d]` per layer.
-        """
+        """Return a cache of all tokens of some prompts but the last one of each."""
         numbers = rows[list(part)]
         # Padding is never attended to, and repeats the first node.
         depths = np.arange(columns - 1) - (columns - self._lengths[numbers])[:, None]
@@ -149,14 +124,6 @@ def require_prefill(model: Any, config: GenerationConfig, arguments: Mapping[str
 
     Supported are decoder-only text models all of whose layers attend to all tokens, and greedy answers that do not
     depend on the padding or the order of batches.
-
-    Args:
-        model: The model.
-        config: Generation config that takes effect.
-        arguments: Arguments of `generate`.
-
-    Raises:
-        DataError: The model or a setting is not supported.
     """
     if model.config.is_encoder_decoder or model.config.get_text_config() is not model.config:
         raise DataError(f"{type(model).__name__} is no decoder-only text model")
@@ -176,13 +143,7 @@ def require_prefill(model: Any, config: GenerationConfig, arguments: Mapping[str
 
 
 def token_ids(prompt: Mapping[str, Any]) -> np.ndarray | None:
-    """Return the token ids of a prompt, `[T]`; None if it is not plain text: empty, with a gap or with other inputs.
-
-    Example:
-        >>> token_ids({"input_ids": [5, 6], "attention_mask": [1, 1]})
-        array([5, 6])
-        >>> token_ids({"input_ids": [5, 6], "attention_mask": [1, 0]})
-    """
+    """Return the token ids of a prompt, `[T]`; None if it is not plain text: empty, with a gap or with other inputs."""
     ids = torch.as_tensor(prompt["input_ids"]).cpu().numpy()
     mask = prompt.get("attention_mask")
     is_plain = ids.ndim == 1 and ids.size > 0 and set(prompt) <= {"input_ids", "attention_mask"}
@@ -193,18 +154,6 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int, tokenize
     """Compare prompts that `generate` continues from a tree with separate prompts.
 
     The tree is that of `probe_rows`.
-
-    Args:
-        model: A model that `require_prefill` accepts, in evaluation mode.
-        longest: Token ids of the longest prompt.
-        pad_token_id: Padding token.
-        tokenizer: Its tokenizer, which `generate` needs if the generation config of the model has `stop_strings`.
-
-    Returns:
-        Whether the logits of the next token are equal, up to rounding.
-
-    Raises:
-        DataError: Trees are inexact in training as well, as `require_exact_trees` says.
     """
     length = len(longest)
     if length < 2:
@@ -249,21 +198,7 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int, tokenize
 
 
 def nodes_of_neighbours(prompts: Sequence[np.ndarray], limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Order prompts so that those that begin alike are neighbours, and count the nodes that each adds to their trees.
-
-    Args:
-        prompts: Token ids of N prompts.
-        limit: Number of nodes from which on a tree is cut; both parts then begin with what they share. Cuts are
-            estimated: the trees of a bucket may be cut elsewhere.
-
-    Returns:
-        Prompt numbers, `[N]`, and nodes in this order, `[N, 2]`: after the prompt before it, and as the first one.
-
-    Example:
-        >>> order, nodes = nodes_of_neighbours([np.arange(20), np.array([6]), np.arange(19)], limit=1024)
-        >>> order.tolist(), nodes.tolist()
-        ([2, 0, 1], [[19, 19], [1, 20], [1, 1]])
-    """
+    """Put prompts that begin alike next to each other, and count the nodes that each adds to their trees."""
     # Big-endian bytes compare like numbers.
     keys = [prompt.astype(">u4").tobytes() for prompt in prompts]
     order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)

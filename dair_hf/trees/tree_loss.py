@@ -16,15 +16,7 @@ from dair_hf.trees.forest import Forest, TokenTree
 
 
 class TreeLosses(NamedTuple):
-    """Losses of the views of a batch, and what they were computed from.
-
-    Attributes:
-        losses: `[B * V]`, nats per sequence; 0, connected to the graph, for a view without a target.
-        logits: Logits that predict the targets, in the order of `Forest.views`, `[M, vocabulary]`; None if losses were
-            computed in chunks.
-        labels: The targets, `[M]`.
-        views: View of each target, `[M]`.
-    """
+    """Losses of the views of a batch, and what they were computed from."""
 
     losses: Tensor
     logits: Tensor | None
@@ -38,13 +30,7 @@ class TreeLosses(NamedTuple):
 
 
 def tree_losses(model: nn.Module, forest: Forest, chunked: ChunkedLoss | None = None) -> TreeLosses:
-    """Run a decoder-only model on the trees of a batch.
-
-    Args:
-        model: The model, possibly wrapped by an engine.
-        forest: Trees of the batch, on the device of the model.
-        chunked: Computes losses without the logits of all targets, or None.
-    """
+    """Run a decoder-only model on the trees of a batch."""
     token_losses, logits = [], []
     for tree, targets in zip(forest.trees, forest.targets, strict=True):
         if chunked is not None:
@@ -63,13 +49,7 @@ def tree_losses(model: nn.Module, forest: Forest, chunked: ChunkedLoss | None = 
 
 
 def logits_of_nodes(model: Any, tree: TokenTree, nodes: Tensor) -> Tensor:
-    """Return the logits of some nodes of a tree, `[M, vocabulary]`; of them alone if the model can omit others.
-
-    Args:
-        model: The model, possibly wrapped by an engine.
-        tree: The tree, on the device of the model.
-        nodes: Numbers of the nodes, `[M]`.
-    """
+    """Return the logits of some nodes of a tree, `[M, vocabulary]`; of them alone if the model can omit others."""
     inputs = attention_inputs(tree, model)
     base: Any = extract_model_from_parallel(model)
     supports_selection = getattr(base, "_supports_logits_to_keep", None)  # as `generate` asks

@@ -27,17 +27,7 @@ SHORT_ROW = 64  # tokens of the shortest row of a probe, at most
 
 
 def require_exact_training(model: Any, batch: Mapping[str, Any], longest_row: int = 0) -> None:
-    """Compare a tree of the tokens of a batch with separate rows, see `probe_rows`.
-
-    Args:
-        model: The model, possibly wrapped by an engine.
-        batch: A batch of `PairCollator` on the device of the model, possibly with a forest. The tree has at least as
-            many nodes as the trees of the batch, whatever these share.
-        longest_row: Number of tokens of the longest row of the data; 0: that of the batch.
-
-    Raises:
-        DataError: The batch has other inputs than text, or as in `require_exact_trees`.
-    """
+    """Compare a tree of the tokens of a batch with separate rows, see `probe_rows`."""
     columns = {name for name, values in batch.items() if isinstance(values, Tensor) and values.ndim > 2}
     if unknown := sorted(columns - INPUTS):
         raise DataError(
@@ -57,12 +47,6 @@ def probe_rows(model: Any, tokens: np.ndarray, depth: int, nodes: int = DENSE_NO
     """Return rows whose tree has the given size: one row of the tokens, and branches from its middle, `[R, T]`.
 
     Rows have at least 32 tokens as far as the positions of the model allow, so that there always are branches.
-
-    Args:
-        model: The model, possibly wrapped by an engine.
-        tokens: Token ids of the data, `[N]`; those of branches are drawn from them.
-        depth: Number of tokens of a row.
-        nodes: Number of nodes, not counting what branches happen to share.
     """
     positions = getattr(text_config(model), "max_position_embeddings", None) or SMALLEST_DEPTH
     depth = max(depth, min(SMALLEST_DEPTH, positions))
@@ -79,13 +63,6 @@ def require_exact_trees(model: Any, rows: np.ndarray) -> None:
 
     The first row, that with the last node, and the beginning of the first are compared: attention that counts nodes
     differs for the second, and positions that depend on the longest row of a forward for the third.
-
-    Args:
-        model: The model, possibly wrapped by an engine.
-        rows: Token ids of rows with a common prefix, `[R, T]`.
-
-    Raises:
-        DataError: The logits differ, or the model takes no masks of trees.
     """
     base: Any = extract_model_from_parallel(model, keep_torch_compile=False)
     device = base.get_input_embeddings().weight.device

@@ -41,15 +41,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 @dataclass
 class NetworkConfig:
-    """VQA model to train.
-
-    Raises:
-        DataError: An unknown network or dtype, or invalid sizes of SAAA.
-
-    Example:
-        >>> NetworkConfig().network
-        'saaa'
-    """
+    """VQA model to train."""
 
     PATH_FIELDS: ClassVar = ("features_folder",)  # not compared between runs: it holds what is computed again
 

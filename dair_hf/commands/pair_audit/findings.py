@@ -19,17 +19,7 @@ REPLACEMENT = "\ufffd"  # stands for bytes that were lost when a text was decode
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong in some rows.
-
-    Attributes:
-        name: Name of the check.
-        count: How often it is wrong.
-        total: Out of how many.
-        unit: What is counted.
-        rows: Names of the first rows, or numbers of the first lines.
-        problem: What is wrong.
-        remedy: What to do.
-    """
+    """Something that is wrong in some rows."""
 
     name: str
     count: int
@@ -118,13 +108,7 @@ CHECKS = {
 
 
 def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | None = None) -> list[Finding]:
-    """Return all findings on paired rows.
-
-    Args:
-        data: The rows.
-        other: Rows that should share no input with them, such as those of training.
-        refusal: Message with which training refuses the file, or None.
-    """
+    """Return all findings on paired rows."""
     found = _Findings(data)
     if refusal is not None:
         found.add_place("refused", refusal)

@@ -22,16 +22,7 @@ TOOLS = "tools"  # input of a chat that may be null; a partner then has the tool
 
 @dataclass(frozen=True)
 class PairRows:
-    """Rows of a paired file, as they are.
-
-    Attributes:
-        path: The file.
-        rows: Column -> value, for each row; absent values are None or missing.
-        columns: All columns.
-        inputs: Columns of the originals that are compared as input.
-        labels: Columns of the originals that are compared as label.
-        invalid_lines: Numbers of the lines that hold no JSON object, from 1.
-    """
+    """Rows of a paired file, as they are."""
 
     path: Path
     rows: Sequence[Mapping[str, Any]]

@@ -21,13 +21,7 @@ Message = Mapping[str, Any]
 
 
 class ChatTokens(NamedTuple):
-    """Tokens of a chat.
-
-    Attributes:
-        ids: Token ids.
-        is_target: Which tokens are to be learned: those of the assistant, up to the end token of each turn.
-        has_ends: Whether every turn of the assistant has an end token, at which generation stops.
-    """
+    """Tokens of a chat."""
 
     ids: list[int]
     is_target: list[bool]
@@ -48,25 +42,6 @@ def encode_chat(
     A template with `{% generation %}` marks them itself. With any other template, turn i is what the rendered messages
     up to i add to the rendered messages before i with the generation prompt, if both are prefixes of the whole chat.
     The last turn always follows from the generation prompt, token by token as in generation.
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-        messages: Messages with `role` and `content`.
-        ends: Tokens that end generation. What a template writes after the first one in a turn, such as a line break, is
-            no target, since no answer has it.
-        where: Name of the row, for messages.
-        first: Number of the first message that can be a target.
-        tools: Tools of the template, if any.
-
-    Raises:
-        DataError: There is no template, it refuses the messages, no turn is a target, a turn does not follow from the
-            generation prompt, or the template writes an earlier turn otherwise once messages follow, so that its tokens
-            are not known.
-
-    Example:
-        >>> encode_chat(tokenizer, [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], {2},
-        ...             "row '0'")  # doctest: +SKIP
-        ChatTokens(ids=[5, 9, 6, 8, 2], is_target=[False, False, False, True, True], has_ends=True)
     """
     with explained("the tokenizer has no chat template; set tokenizer.chat_template, or give texts", ValueError):
         template = tokenizer.get_chat_template(tools=tools)
@@ -80,16 +55,7 @@ def encode_chat(
 
 
 def require_turns(messages: Sequence[Message], where: str, *, first: int = 0) -> None:
-    """Refuse a chat from which nothing can be learned, whatever the template.
-
-    Args:
-        messages: Messages with `role` and `content`.
-        where: Name of the row, for messages.
-        first: Number of the first message that can be a target.
-
-    Raises:
-        DataError: No message from `first` on is the assistant's, or the first of all is.
-    """
+    """Refuse a chat from which nothing can be learned, whatever the template."""
     roles = list(dict.fromkeys(message["role"] for message in messages[first:]))
     if ASSISTANT not in roles:
         raise DataError(
@@ -163,17 +129,6 @@ def assistant_spans(
 
     The text leads to the last turn as the generation prompt does, also where the template writes a finished chat
     without what its generation prompt opens.
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-        messages: Messages with `role` and `content`.
-        where: Name of the row, for messages.
-        first: Number of the first message whose span is returned.
-        tools: Tools of the template, if any.
-
-    Raises:
-        DataError: The text up to a turn is no prefix of the whole text, or a turn does not follow from the generation
-            prompt.
     """
     text = render(tokenizer, messages, where, tools=tools)
     turns = []
@@ -204,15 +159,6 @@ def _continuation(before: str, after: str, message: Message, where: str) -> str:
 
     Spaces and line breaks at the end of the prompt may be missing in the chat, and so may a thought that the prompt
     opens, if the content of the message has it.
-
-    Args:
-        before: Messages before the turn, with the generation prompt.
-        after: Messages up to the turn.
-        message: The turn.
-        where: Name of row and message.
-
-    Raises:
-        DataError: The turn does not follow from the prompt.
     """
     shared = len(os.path.commonprefix([before, after]))
     if not before[shared:].strip():

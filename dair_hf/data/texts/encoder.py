@@ -34,20 +34,7 @@ CUT_INPUT, CUT_TARGET, NO_END, EMPTY_INPUT, EMPTY_TARGET = 1, 2, 4, 8, 16  # bit
 
 @dataclass(frozen=True)
 class ModelNeeds:
-    """Requirements of a model on encoded texts.
-
-    Attributes:
-        loss: Name of its sample loss: "seq2seq", "causal", "classification", ...
-        name: Name of its class, for messages.
-        limit: Largest number of tokens of a sequence; None: no limit.
-        label2id: Name of a class -> its number.
-        num_labels: Number of classes; 0: unknown.
-        before_prompt: Tokens at the start of a prompt of a decoder-only model.
-        before_target: Tokens at the start of a target.
-        after_target: Tokens at the end of a target.
-        ends: Tokens that end generation.
-        limit_option: Name under which the user sets `limit`, for messages.
-    """
+    """Requirements of a model on encoded texts."""
 
     loss: str | None
     name: str

@@ -154,12 +154,7 @@ def _require_texts(path: Path, rows: datasets.Dataset) -> None:
 
 
 class _Place:
-    """Place of a row in a file, whose text is made only if it is shown.
-
-    Args:
-        path: The file.
-        number: Number of the row.
-    """
+    """Place of a row in a file, whose text is made only if it is shown."""
 
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number = path, number
@@ -173,19 +168,7 @@ class _Place:
 
 
 def check_row(row: Mapping[str, Any], form: TextForm, place: Any) -> None:
-    """Refuse a row whose cells are no texts or messages, or that has half a partner.
-
-    Args:
-        row: The row.
-        form: Its form.
-        place: Where it is, for messages.
-
-    Raises:
-        DataError: With the place and the field.
-
-    Example:
-        >>> check_row({"source": "a", "target": "b"}, TextForm(("source",), "target"), "line 1")
-    """
+    """Refuse a row whose cells are no texts or messages, or that has half a partner."""
     for view in (0, *partner_numbers(row)):
         content, prefix = view_of(row, form, view, place), view_prefix(view)
         for column, value in (content or {}).items():

@@ -297,11 +297,6 @@ def name_of(row: Mapping[str, Any], number: int) -> str:
 
 
 def columns_to_drop(form: TextForm, columns: Collection[str]) -> list[str]:
-    """Return the columns of all views that would be mistaken beside encoded ones: labels, and those of other forms.
-
-    Example:
-        >>> columns_to_drop(CLASSES, ["text", "label", "augmented_label", "augmented_source", "row_id"])
-        ['label', 'augmented_label', 'augmented_source']
-    """
+    """Return the columns of all views that would be mistaken beside encoded ones: labels, and those of other forms."""
     others = {column for other in FORMS for column in other.columns} - set(form.columns)
     return [name for name in columns if parse_column(name)[1] in {LABEL, *others}]

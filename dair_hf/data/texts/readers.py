@@ -32,18 +32,7 @@ NUMBER = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def read_file(path: Path) -> datasets.Dataset | datasets.DatasetDict:
-    """Read the rows of a file, or the data of a folder.
-
-    Args:
-        path: A file of a kind in `io.pair_files.PAIR_KINDS`, or a folder of `save_to_disk`.
-
-    Returns:
-        The rows. Empty cells of CSV files, and fields that a JSON object lacks, are None. In a CSV file, texts and ids
-        are texts; another column holds numbers if all its cells are numbers ("007" is none).
-
-    Raises:
-        DataError: The file is empty, damaged or not UTF-8; the message names the line, where there are lines.
-    """
+    """Read the rows of a file, or the data of a folder."""
     kind = path.suffix.lower()
     with _explained(path):
         if path.is_dir():
@@ -70,11 +59,7 @@ def _cells(name: str, texts: Sequence[str]) -> list[Any]:
 
 
 def _json_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of JSON lines or of an array.
-
-    Raises:
-        DataError: A line or an element is no object; the message names the first.
-    """
+    """Return the objects of JSON lines or of an array."""
     text = decode_utf8(read_bytes(path), str(path))
     rows: list[tuple[str, Any]] = []
     if not text.strip():

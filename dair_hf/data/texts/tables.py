@@ -16,12 +16,7 @@ COMMA, TAB = ",", "\t"
 
 
 class TableRow(NamedTuple):
-    """Row of a table.
-
-    Attributes:
-        where: File and line at which the row ends, for messages.
-        cells: Column -> text.
-    """
+    """Row of a table."""
 
     where: str
     cells: dict[str, str]

@@ -117,17 +117,7 @@ class Finding:
 
 @dataclass
 class AuditReport:
-    """Result of an audit.
-
-    Attributes:
-        rows: Number of rows.
-        pairs: Number of rows with a partner.
-        no_partner: Number of rows without a partner.
-        dialogues: Number of dialogues.
-        findings: Key of `CHECKS` -> count and examples. `leaked_names` is absent if no training data was given.
-        length_ratio: "median", "p95" and "max" of augmented / original characters of the history, over the pairs.
-        ceiling: Accuracy of perfect answers, if an encoder was given.
-    """
+    """Result of an audit."""
 
     rows: int
     pairs: int
@@ -165,15 +155,7 @@ class AuditReport:
         return table
 
     def raise_if_unsound(self, limits: Mapping[str, float] | None = None) -> None:
-        """Refuse pairs that fail checks.
-
-        Args:
-            limits: Check -> largest sound share, in [0, 1], instead of the limit in `CHECKS`.
-
-        Raises:
-            DataError: A finding exceeds its limit (the message lists all of them, with count, examples and remedy),
-                there is no pair, or a limit is given for a check that was not made.
-        """
+        """Refuse pairs that fail checks."""
         limits = dict(limits or {})
         unknown = [name for name in limits if name not in self.findings]
         if unknown:

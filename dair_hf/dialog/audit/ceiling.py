@@ -30,15 +30,7 @@ BATCH_SIZE = 1000
 
 @dataclass
 class ViewCeiling:
-    """Ceiling of one view.
-
-    Attributes:
-        rows: Number of rows that have this view.
-        right: Number of rows whose gold target scores as right.
-        in_input: Number of rows whose model input contains all names of the state, and all other values that the whole
-            history contains. In the other rows they were truncated, or the history lacks a name.
-        examples: First rows whose gold target scores as wrong: `row_id`, `target`, `read_back`, `expected`.
-    """
+    """Ceiling of one view."""
 
     rows: int = 0
     right: int = 0
@@ -106,19 +98,7 @@ class Ceiling:
 
 
 def find_ceiling(pairs: Dataset, encoder: DialogEncoder, max_examples: int = 5) -> Ceiling:
-    """Score the gold targets of both views like predictions.
-
-    Args:
-        pairs: Dialog rows, with or without `augmented_history` and `augmented_state`.
-        encoder: Encoder of the rows for the model.
-        max_examples: Number of examples of each view.
-
-    Raises:
-        DataError: The dataset is empty.
-
-    Example:
-        >>> find_ceiling(test_pairs, encoder).raise_if_low()  # doctest: +SKIP
-    """
+    """Score the gold targets of both views like predictions."""
     if not len(pairs):
         raise DataError("ceiling: the dataset has no rows; check the split")
     views = {variant: ViewCeiling() for variant in VIEWS}

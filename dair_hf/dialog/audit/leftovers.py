@@ -108,19 +108,7 @@ class _Dialogue:
 
 
 class LeftoverSearch:
-    """Search for errors of a renaming.
-
-    Args:
-        names: Slot -> names to search for, besides the values of the states.
-
-    Example:
-        >>> search = LeftoverSearch()
-        >>> texts = ["Fenwick Inn is fine. Is the Fenwick far?", "Oak is fine. Is the Fenwick far?"]
-        >>> views = [[{"speaker": "user", "text": text}] for text in texts]
-        >>> search.add("d", "d/0", views[0], {"hotel-name": ["fenwick inn"]}, views[1], {"hotel-name": ["oak"]})
-        >>> search.findings()["leftover_names"]
-        ["d/0 'Fenwick' of 'fenwick inn' in 'Oak is fine . Is the Fenwick far ?'"]
-    """
+    """Search for errors of a renaming."""
 
     def __init__(self, names: Mapping[str, Iterable[str]] | None = None) -> None:
         self._dialogues: dict[str, _Dialogue] = {}

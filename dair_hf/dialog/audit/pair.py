@@ -119,12 +119,7 @@ class Pair:
 
 
 def is_type_slot(slot: str) -> bool:
-    """Return whether the values of a renamed slot are types, of which a place has one, and no names of places.
-
-    Example:
-        >>> is_type_slot("restaurant-food"), is_type_slot("hotels_4-place_name"), is_type_slot("taxi-departure")
-        (True, False, False)
-    """
+    """Return whether the values of a renamed slot are types, of which a place has one, and no names of places."""
     return slot.rpartition("-")[2] in ("food", "cuisine", "type")
 
 

@@ -160,29 +160,13 @@ class _Dialogue:
 
 
 def require_domains(name: str, domains: Sequence[str]) -> None:
-    """Refuse values that are not some of `DOMAINS`, each once.
-
-    Args:
-        name: Name of the setting, for the message.
-        domains: Its values.
-
-    Raises:
-        DataError: None is given, one is unknown, or one is given twice.
-    """
+    """Refuse values that are not some of `DOMAINS`, each once."""
     if not domains or not set(domains) <= set(DOMAINS) or len(set(domains)) < len(domains):
         raise DataError(f"{name}: {list(domains)}; give one or more of {', '.join(DOMAINS)}, each once")
 
 
 def require_error_rate(name: str, rate: float) -> None:
-    """Refuse a share of wrong annotations that is outside [0, 1].
-
-    Args:
-        name: Name of the setting, for the message.
-        rate: Its value.
-
-    Raises:
-        DataError: It is.
-    """
+    """Refuse a share of wrong annotations that is outside [0, 1]."""
     if not 0.0 <= rate <= 1.0:
         raise DataError(f"{name}={rate} must be in [0, 1]: 0.3 is three areas of ten")
 
@@ -281,26 +265,6 @@ def pair_with_misleading_names(rows: Dataset, misleading: Dataset) -> Dataset:
     """Add the same dialogues with misleading names as second partners (`augmented_2_history`, `augmented_2_state`).
 
     Turns in which no name could mislead have none: those whose state lacks the area, or the name, of a place.
-
-    Args:
-        rows: Dialogues whose places lie in the annotated area.
-        misleading: The same dialogues, generated with `misleading=True`.
-
-    Returns:
-        The rows with two more columns.
-
-    Raises:
-        DataError: The dialogues are not the same, or a name could mislead in none of their turns.
-
-    Example:
-        >>> from dair_hf.dialog.demo.names import areas_of, make_names
-        >>> names = make_names("train")
-        >>> rows, misleading = (
-        ...     generate_dialogs(9, names=names, areas=areas_of(names), misleading=it) for it in (False, True)
-        ... )
-        >>> pairs = pair_with_misleading_names(rows, misleading)
-        >>> sum(state is not None for state in pairs["augmented_2_state"]), len(pairs)
-        (6, 21)
     """
     if rows["row_id"][:] != misleading["row_id"][:]:
         raise DataError("misleading: its rows are others than those of rows; generate both with the same seed")

@@ -66,12 +66,6 @@ def link_foods(texts: Sequence[str], in_states: Iterable[str], slot: str) -> Lin
 
     The longest food type counts: "modern european" is not "european". Spellings of `SPELLINGS` and misspelled words
     are mentions too. Names of restaurants (`HOUSES`) are not.
-
-    Example:
-        >>> texts = ["Any modern European or Portugese food?", "There is no portuguese one, but the Oak Bistro."]
-        >>> mentions, foods = link_foods(texts, ["portuguese"], "restaurant-food")
-        >>> [(texts[mention.turn][mention.start:mention.end], mention.name) for mention in mentions]
-        [('modern European', 'modern european'), ('Portugese', 'portuguese'), ('portuguese', 'portuguese')]
     """
     entities: dict[str, Entity] = {}
     for value in in_states:
@@ -93,12 +87,7 @@ def link_foods(texts: Sequence[str], in_states: Iterable[str], slot: str) -> Lin
 
 
 def food_type(value: str) -> str:
-    """Return the food type that a value means, or the value itself in lower case if it is none of `FOODS`.
-
-    Example:
-        >>> food_type("Corsican"), food_type("Peruvian")
-        ('corsica', 'peruvian')
-    """
+    """Return the food type that a value means, or the value itself in lower case if it is none of `FOODS`."""
     keys = tuple(words(value).keys)
     known = next((form for form in _index(frozenset()).get(keys[0] if keys else "", ()) if form.keys == keys), None)
     return known.food if known is not None and known.food is not None else normalize_name(value)

@@ -22,13 +22,7 @@ from dair_hf.dialog.linking.words import Words, similarity
 
 @dataclass
 class _Parts:
-    """Parts of the names of a dialogue.
-
-    Attributes:
-        owners: Word that identifies a name -> the entities that have it.
-        word_pairs: Id of an entity -> pairs of words in the order of one of its names.
-        phrases: First word -> parts that identify one entity as a whole, though none of their words does.
-    """
+    """Parts of the names of a dialogue."""
 
     owners: dict[str, list[Entity]] = field(default_factory=dict)
     word_pairs: dict[int, set[tuple[str, str]]] = field(default_factory=dict)

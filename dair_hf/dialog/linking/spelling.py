@@ -86,12 +86,7 @@ def identifies(key: str) -> bool:
 
 
 def is_type(keys: Keys) -> bool:
-    """Return whether words describe a kind of entity, or a town, and name no entity.
-
-    Example:
-        >>> is_type(("college",)), is_type(("cambridge", "college")), is_type(("cambridge", "arts", "theatre"))
-        (True, True, False)
-    """
+    """Return whether words describe a kind of entity, or a town, and name no entity."""
     return all(key in TYPE_WORDS or key in TOWN_WORDS for key in keys) or (len(keys) == 1 and keys[0] in SUBJECT_WORDS)
 
 
@@ -99,12 +94,6 @@ def is_part(keys: Keys, longer: Keys, kind: str) -> bool:
     """Return whether a name is a part of a longer one, so that both mean one entity if no third name contains it.
 
     The longer name holds all words of the shorter one, except words for the kind of house.
-
-    Example:
-        >>> is_part(("cafe", "jello", "museum"), ("cafe", "jello", "gallery"), ATTRACTION)
-        True
-        >>> is_part(("clare", "hall"), ("clare", "college"), ATTRACTION)
-        False
     """
     if any(map(identifies, keys)):
         return all(key in longer or (key in KIND_WORDS and not identifies(key)) for key in keys)

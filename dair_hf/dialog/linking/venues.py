@@ -75,23 +75,13 @@ def venue_names() -> DialogueNames:
 
 @lru_cache(maxsize=10_000)
 def venue_slot(slot: str, value: str) -> str:
-    """Return the name slot of a venue that a place slot holds, else the slot.
-
-    Example:
-        >>> venue_slot("taxi-departure", "the allenbell"), venue_slot("taxi-destination", "kings lynn")
-        ('hotel-name', 'taxi-destination')
-    """
+    """Return the name slot of a venue that a place slot holds, else the slot."""
     venue = venue_names().find(slot, value) if kind_of(slot) == PLACE else None
     return slot if venue is None else venue.slot
 
 
 def venues_in(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield slot and spelling of the venues that texts name in full.
-
-    Example:
-        >>> list(venues_in(["Is the Curry Garden near Worth House worth it?"]))
-        [('restaurant-name', 'Curry Garden'), ('hotel-name', 'Worth House')]
-    """
+    """Yield slot and spelling of the venues that texts name in full."""
     index = _index()
     for text in texts:
         line = words(text)

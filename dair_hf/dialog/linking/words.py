@@ -24,12 +24,7 @@ class Words(NamedTuple):
 
 @lru_cache(maxsize=100_000)
 def word_keys(word: str) -> tuple[str, ...]:
-    """Normalize a word for comparison: folded case, no apostrophes, accents or final "s", one spelling for variants.
-
-    Example:
-        >>> word_keys("John's"), word_keys("guesthouse"), word_keys("Café")
-        (('john',), ('guest', 'house'), ('cafe',))
-    """
+    """Normalize a word for comparison: folded case, no apostrophes, accents or final "s", one spelling for variants."""
     if not word.isascii():
         word = "".join(part for part in unicodedata.normalize("NFKD", word) if not unicodedata.combining(part))
     plain = word.casefold().translate(_APOSTROPHES)

@@ -50,10 +50,6 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
     Clitics ("did n't", "john 's", "queens '"), closing punctuation and brackets join their neighbor. Text that was
     never tokenized is unchanged, apart from runs of white space, which become one space.
-
-    Example:
-        >>> detokenize("I did n't see saint john 's .".split())[0]
-        "I didn't see saint john's."
     """
     text, spans, previous = "", [], ""
     for token in tokens:
@@ -80,12 +76,6 @@ def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     `a|b` are alternatives; in `a>b` the first is preferred, in `a<b` the second. Values are lower-cased and
     detokenized, every spelling of "do not care" becomes "dontcare", "not mentioned" and "none" give no alternative.
-
-    Example:
-        >>> read_value("christs college|saint catharines")
-        (('christs college', 'saint catharines'), ('alternatives in one value',))
-        >>> read_value("dont care")
-        (('dontcare',), ("'do not care' in another spelling",))
     """
     oddities = []
     plain = _plain(raw)

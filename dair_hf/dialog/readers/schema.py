@@ -22,12 +22,7 @@ Schema = Mapping[str, frozenset[str]]
 
 
 def full_slot(service: str, slot: str) -> str:
-    """Return the name of a slot as rows have it.
-
-    Example:
-        >>> full_slot("Hotels_1", "hotel_name"), full_slot("hotel", "hotel-name")
-        ('hotels_1-hotel_name', 'hotel-name')
-    """
+    """Return the name of a slot as rows have it."""
     return slot.lower() if slot.startswith(f"{service}-") else f"{service}-{slot}".lower()
 
 

@@ -64,12 +64,7 @@ Bank = dict[str, dict[str, list[str]]]
 
 
 def name_kind(slot: str) -> str | None:
-    """Return the kind of name that a slot holds: hotel, restaurant, attraction, place (a town), or None.
-
-    Example:
-        >>> name_kind("hotels_4-place_name"), name_kind("buses_1-from_location"), name_kind("hotels_1-check_in_date")
-        ('hotel', 'place', None)
-    """
+    """Return the kind of name that a slot holds: hotel, restaurant, attraction, place (a town), or None."""
     service, _, name = slot.lower().partition("-")
     service = service.rpartition("_")[0] or service
     return _KIND_OF.get((service, name))

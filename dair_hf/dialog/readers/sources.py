@@ -31,20 +31,7 @@ def _remote(data: str, name: str, url: str) -> RemoteFile:
 
 
 def multiwoz_files(version: str, split: str | None = None, host: str = HOST) -> list[RemoteFile]:
-    """List the files of MultiWOZ 2.1 (the tokenized copy with spans, one file per split) or 2.2.
-
-    Args:
-        version: "2.1" or "2.2".
-        split: "train", "dev" or "test"; None for all.
-        host: Server, for instance a mirror with the same paths.
-
-    Raises:
-        DataError: Unknown version or split.
-
-    Example:
-        >>> [file.name for file in multiwoz_files("2.2", "dev")]
-        ['schema.json', 'dev/dialogues_001.json', 'dev/dialogues_002.json']
-    """
+    """List the files of MultiWOZ 2.1 (the tokenized copy with spans, one file per split) or 2.2."""
     splits = _splits(split)
     if version == "2.1":
         base = f"{host}/thu-coai/ConvLab-2/{CONVLAB_REVISION}/data/multiwoz"
@@ -58,34 +45,14 @@ def multiwoz_files(version: str, split: str | None = None, host: str = HOST) -> 
 
 
 def woz2_downloads(split: str | None = None, host: str = HOST) -> list[RemoteFile]:
-    """List the English files of WOZ 2.0.
-
-    Args:
-        split: "train", "dev" or "test"; None for all.
-        host: Server, for instance a mirror with the same paths.
-
-    Raises:
-        DataError: Unknown split.
-
-    Example:
-        >>> [file.name for file in woz2_downloads("dev")]
-        ['woz_validate_en.json']
-    """
+    """List the English files of WOZ 2.0."""
     base = f"{host}/nmrksic/neural-belief-tracker/{WOZ2_REVISION}/data/woz"
     names = [WOZ2_FILES[name] for name in _splits(split)]
     return [_remote("woz2", name, f"{base}/{name}") for name in names]
 
 
 def sgd_files(split: str | None = None, host: str = HOST) -> list[RemoteFile]:
-    """List the files of Schema-Guided Dialogue.
-
-    Args:
-        split: "train", "dev" or "test"; None for all.
-        host: Server, for instance a mirror with the same paths.
-
-    Raises:
-        DataError: Unknown split.
-    """
+    """List the files of Schema-Guided Dialogue."""
     base = f"{host}/google-research-datasets/dstc8-schema-guided-dialogue/{SGD_REVISION}"
     splits = _splits(split)
     names = [f"{name}/schema.json" for name in splits] + _numbered({name: SGD_FILES[name] for name in splits})

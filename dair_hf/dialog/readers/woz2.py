@@ -86,14 +86,7 @@ def read_woz2(path: str | os.PathLike[str], split: str | None = None) -> tuple[D
 
 
 def woz2_files(source: Source) -> dict[str, str]:
-    """Return the files of WOZ 2.0 in a source and their splits, in the order train, dev, test.
-
-    Args:
-        source: Folder, archive or file.
-
-    Returns:
-        Name of the file -> "train", "dev" or "test"; empty if the source has none of them.
-    """
+    """Return the files of WOZ 2.0 in a source and their splits, in the order train, dev, test."""
     names = [name for name in source.names if "__MACOSX" not in name and _FILE.fullmatch(PurePosixPath(name).name)]
     found = {name: split for name in names if (split := split_of(source, name)) is not None}
     return dict(sorted(found.items(), key=lambda item: [*SPLITS].index(item[1])))

@@ -113,19 +113,7 @@ class EntityAugmenter:
             object.__setattr__(self, "bank", {slot: _bank_names(self.bank, slot) for slot in slots})
 
     def __call__(self, batch: Any) -> Any:
-        """Augment a batch of rows.
-
-        Args:
-            batch: Mapping column -> list, as from `Dataset.map(batched=True)`, or an Arrow table (a dataset in format
-                "arrow"), which is faster.
-
-        Returns:
-            The columns `augmented_history` and `augmented_state`; for a table, the table with these columns.
-
-        Raises:
-            DataError: `batch` is a dataset, a row or something else, a column is missing, or a mention is outside its
-                utterance.
-        """
+        """Augment a batch of rows."""
         if not isinstance(batch, (pa.Table, Mapping)):
             raise DataError(f"found {type(batch).__name__} instead of a batch of rows; {_USAGE}")
         if isinstance(batch, LazyRow) or (isinstance(batch, dict) and isinstance(batch.get("row_id"), str)):
@@ -266,11 +254,7 @@ def _checked_names(bank: Any, where: str) -> dict[str, list[str]]:
 
 
 def augmented_features(features: Features) -> Features:
-    """Return features with the augmented columns, for `map(..., features=)`: a first batch may have no partner.
-
-    Raises:
-        DataError: `history` or `state` is missing.
-    """
+    """Return features with the augmented columns, for `map(..., features=)`: a first batch may have no partner."""
     for original in AUGMENTED.values():
         if original not in features:
             raise DataError(f"column {original!r} is missing (found {sorted(features)}); prepare dialog rows first")

@@ -35,13 +35,7 @@ _CODAS = ("", "", "", "b", "ck", "d", "g", "l", "m", "n", "p", "r", "sh", "st", 
 
 
 class Renaming(NamedTuple):
-    """New names of one dialogue.
-
-    Attributes:
-        new_names: Key of an entity (its normalized canonical name) -> its new name. Unchanged entities are absent.
-        owners: Normalized spelling -> keys of the entities that have it, in the order of the dialogue's names.
-        slots: Key -> the slots of the entity's entries.
-    """
+    """New names of one dialogue."""
 
     new_names: dict[str, str]
     owners: dict[str, list[str]]
@@ -62,12 +56,6 @@ def match_case(surface: str, name: str) -> str:
     """Give `name` the case pattern of `surface`: lower, UPPER or Title Case (any word with an initial capital).
 
     The name is unchanged if `surface` has no cased letters or if the change of case would alter its letters.
-
-    Example:
-        >>> match_case("the Warkworth House", "hhrwu easrtokow"), match_case("NANDOS", "dsonan")
-        ('Hhrwu Easrtokow', 'DSONAN')
-        >>> match_case("NANDOS", "straße")  # not "STRASSE"
-        'straße'
     """
     if surface.islower():
         styled = name.lower()
@@ -81,12 +69,7 @@ def match_case(surface: str, name: str) -> str:
 
 
 def fit_article(text: str, name: str) -> str:
-    """Return the text before a name with its last word, if that is "a" or "an", as the name needs it.
-
-    Example:
-        >>> fit_article("Is there an ", "bolivian"), fit_article("A ", "israeli"), fit_article("an ", "European")
-        ('Is there a ', 'An ', 'a ')
-    """
+    """Return the text before a name with its last word, if that is "a" or "an", as the name needs it."""
     n = "" if _VOWEL_SOUND.match(name.lower()) is None else "N" if len(name) > 1 and name.isupper() else "n"
     return _ARTICLE.sub(rf"\g<1>{n}\g<2>", text)
 

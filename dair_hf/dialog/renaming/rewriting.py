@@ -21,14 +21,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class RewrittenUtterance(NamedTuple):
-    """Turn with new names.
-
-    Attributes:
-        turn: `speaker` and the new `text`; the original dict if nothing changed.
-        renamed: Keys of the entities renamed in it.
-        clashes: Keys of the entities whose new name occurs in the original text.
-        removed: Normalized words that the new names replaced.
-    """
+    """Turn with new names."""
 
     turn: dict[str, str]
     renamed: frozenset[str]

@@ -179,22 +179,7 @@ def _check_mentions(texts: Sequence[str], mentions: Iterable[Mention], names: Co
 
 
 def validate_rows(rows: Dataset, source: str = "rows") -> None:
-    """Check that a dataset has the columns and contents of dialog rows.
-
-    Args:
-        rows: Any dataset, for instance one loaded from disk.
-        source: Origin of the rows, for error messages.
-
-    Raises:
-        DataError: The dataset is empty, lacks a column or has one of another type, repeats a row id, has a history
-            that does not end with the user, or a mention that is not a span of whole words or has an unknown name.
-
-    Example:
-        >>> validate_rows(RowBuilder().build(), "empty.json")
-        Traceback (most recent call last):
-        ...
-        dair_hf.errors.DataError: empty.json: has no rows; check the split
-    """
+    """Check that a dataset has the columns and contents of dialog rows."""
     for column, feature in FEATURES.items():
         if column not in rows.features:
             raise DataError(f"{source}: column {column!r} is missing (found {sorted(rows.features)}); prepare it anew")

@@ -19,18 +19,6 @@ def log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
     """Return logarithmically spaced points: lambda_i = low (high / low)^(i / (points - 1)).
 
     They are rounded to six significant digits, so that tables, file names and YAML files show the same value.
-
-    Args:
-        low: First point, > 0.
-        high: Last point, > `low`.
-        points: Number of points, >= 2.
-
-    Raises:
-        DataError: An argument is out of range.
-
-    Example:
-        >>> log_grid(1, 1e4, 5)
-        (1.0, 10.0, 100.0, 1000.0, 10000.0)
     """
     if not 0 < low < high or points < 2:
         raise DataError(f"log_grid({low}, {high}, {points}): needs 0 < low < high and at least 2 points")

@@ -49,14 +49,7 @@ def remove_incomplete_line(file: Path) -> None:
 
 
 def open_journal(file: Path) -> JournalStorage:
-    """Open a journal, or create it.
-
-    Args:
-        file: The journal.
-
-    Raises:
-        DataError: The file cannot be written, is no journal, or has a damaged line.
-    """
+    """Open a journal, or create it."""
     with explain_write_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()

@@ -43,16 +43,6 @@ class RunWatch(TrainerCallback):
 
     Report k of n is made after the share k / n of the optimizer steps; the last one is left to the evaluation of the
     trained model. The random state is restored, so that a run that is not stopped equals one that is not watched.
-
-    Args:
-        trainer: Trainer of the run, to which the callback is added.
-        evaluate: Returns the metrics of the trainer on validation rows.
-        metric: Key of the metric.
-        reports: Number of reports of a run, the evaluation of the trained model included.
-        report: `(k, value) -> whether to stop`; called on every process.
-
-    Attributes:
-        seconds: Time of all reports, in seconds.
     """
 
     def __init__(

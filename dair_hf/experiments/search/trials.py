@@ -36,14 +36,7 @@ class TrialLost(Exception):
 
 
 class Trials(NamedTuple):
-    """Points of a study by state.
-
-    Attributes:
-        waiting: Points that no process has taken.
-        running: Points that a process runs -> host and id of that process.
-        finished: Points that were run to the end -> their result.
-        stopped: Points that were stopped early -> their result.
-    """
+    """Points of a study by state."""
 
     waiting: list[str]
     running: dict[str, str]
@@ -303,11 +296,7 @@ class TrialStudy:
 
 
 def require_optuna() -> None:
-    """Refuse to go on without optuna.
-
-    Raises:
-        DataError: It is not installed.
-    """
+    """Refuse to go on without optuna."""
     try:
         import optuna  # noqa: F401
     except ImportError as error:

@@ -17,19 +17,7 @@ _LATIN_1 = dict.fromkeys(range(128, 256))
 
 
 def fuzzy_comparison(match: str) -> Callable[[str, str], float]:
-    """Return a function that compares two values with a score in [0, 1].
-
-    Args:
-        match: "partial95" (1 if the rounded partial ratio is above 95, else 0) or "token_sort" (rounded token-sort
-            ratio / 100).
-
-    Raises:
-        DataError: rapidfuzz is not installed.
-
-    Example:
-        >>> fuzzy_comparison("token_sort")("garden curry", "Curry Garden")
-        1.0
-    """
+    """Return a function that compares two values with a score in [0, 1]."""
     try:
         from rapidfuzz import distance
     except ImportError as error:

@@ -92,30 +92,13 @@ def read_items(items: Iterable[Any], name: str, ids: Sequence[Any] | None = None
 
 
 def read_items_file(path: str, name: str = "predictions") -> list[Turn]:
-    """Read a file of JSON lines with one item per line.
-
-    Args:
-        path: The file.
-        name: "predictions" or "references", if the lines have both.
-
-    Raises:
-        DataError: The file cannot be read, or a line is not an item.
-    """
+    """Read a file of JSON lines with one item per line."""
     key = _STATE_KEYS.get(name)
     return [read_item(value, where, key) for where, value in parse_lines(read_text(path), path)]
 
 
 def attach_ids(items: Iterable[Any], ids: Sequence[Any] | None, name: str) -> list[Any]:
-    """Put ids into their items.
-
-    Args:
-        items: Items in any accepted shape.
-        ids: One id for each item: a row id, or (dialogue, turn) or (dialogue, turn, variant). None: nothing is changed.
-        name: Name of the items in messages.
-
-    Raises:
-        DataError: The number of ids differs from the number of items, or an id has another shape.
-    """
+    """Put ids into their items."""
     items = list(items)
     if ids is None:
         return items
@@ -137,21 +120,7 @@ def _with_id(item: Any, row_id: Any, where: str) -> Any:
 
 
 def read_item(item: Any, where: str, key: str | None = None) -> Turn:
-    """Read one item.
-
-    Args:
-        item: An item in any accepted shape.
-        where: Position of the item, such as "predictions[3]" or "predictions.jsonl:4".
-        key: Key that may hold the state instead of "state": "prediction" or "reference". Text is belief text there.
-
-    Raises:
-        DataError: The item is not a state, or its id or variant is invalid.
-
-    Example:
-        >>> line = {"row_id": "A/0", "variant": "original", "prediction": "hotel-area = east", "correct": True}
-        >>> read_item(line, "predictions.jsonl:1", "prediction").state
-        {'hotel-area': ['east']}
-    """
+    """Read one item."""
     item = _parsed(item, where)
     if not _has_wrapper(item):
         is_line = isinstance(item, Mapping) and (any(name in item for name in _ID_KEYS) or _holds_text(item))
@@ -190,11 +159,7 @@ def _has_wrapper(item: Any) -> bool:
 
 
 def read_view_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str, str | None]:
-    """Read the ids of the row, the variant and the id of the dialogue from an item.
-
-    Raises:
-        DataError: An id or the variant is invalid.
-    """
+    """Read the ids of the row, the variant and the id of the dialogue from an item."""
     row_id, dialogue = read_id(item, where)
     variant = item.get("variant", item.get("view", "original"))
     if variant_number(variant) is None:
@@ -206,9 +171,6 @@ def read_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str | None
     """Read the ids of the row and of its dialogue from an item; (None, None) if it has none.
 
     A row id of "MUL0003/4" belongs to the dialogue "MUL0003", unless the item has a "dialogue_id".
-
-    Raises:
-        DataError: An id is not a string or an integer, or only one of "dialogue_id" and "turn_id" is given.
     """
     row_id = item.get("row_id", item.get("id"))
     dialogue, turn = item.get("dialogue_id"), item.get("turn_id")
@@ -226,15 +188,7 @@ def read_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str | None
 
 
 def read_cluster(item: Mapping[str, Any], where: str) -> str | None:
-    """Read the name of the independent unit of an item; None if it names none.
-
-    Raises:
-        DataError: The name is neither a string nor an integer.
-
-    Example:
-        >>> read_cluster({"row_id": "r/0", "cluster": "doc 3"}, "line 1")
-        'doc 3'
-    """
+    """Read the name of the independent unit of an item; None if it names none."""
     cluster = item.get(CLUSTER_KEY)
     return cluster if cluster is None or cluster == "" else read_name(cluster, CLUSTER_KEY, where)
 
@@ -291,14 +245,7 @@ def require_belief_text(predictions: Sequence[Turn]) -> None:
 
 
 def read_state(state: Any, where: str) -> State:
-    """Read a state in any accepted shape.
-
-    Returns:
-        slot -> values.
-
-    Raises:
-        DataError: The value is not a state, or a slot is repeated.
-    """
+    """Read a state in any accepted shape."""
     result: State = {}
     for slot, values in _slots(_parsed(state, where), where):
         if slot in result:

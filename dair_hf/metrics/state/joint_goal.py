@@ -64,22 +64,6 @@ def joint_goal_scores(
     """Return the joint score of each row, and whether the convention scores it.
 
     The joint goal accuracy is the mean of the scores over the rows that are scored.
-
-    Args:
-        predictions: [N] states, or `Belief` objects read from text, matched to the references by position.
-        references: [N] gold states.
-        convention: The rules.
-
-    Returns:
-        [N] float64: 0 or 1, or with `token_sort` the product of the slots' scores; and [N] bool: False for an empty
-        prediction under `empty_answer="skip"`.
-
-    Raises:
-        DataError: The lengths differ, an item is not a state, or the convention has an unknown domain or slot.
-
-    Example:
-        >>> joint_goal_scores([{}, {"hotel-area": "east"}], [{}, {}], resolve_convention("parlai_v22")[1])
-        (array([1., 0.]), array([False,  True]))
     """
     comparisons = _compare(predictions, references, convention)
     scored = np.array([_is_scored(comparison, convention) for comparison in comparisons], dtype=np.bool_)
@@ -146,39 +130,7 @@ def joint_goal_accuracy(
 def summarize_turns(
     turns: Sequence[tuple[Turn, Turn]], name: str, convention: Convention, *, progress: bool = False, **settings: Any
 ) -> dict[str, Any]:
-    """Compute the joint goal accuracy and related figures.
-
-    Args:
-        turns: (prediction, reference) of each turn.
-        name: Name of the convention, as reported.
-        convention: The rules.
-        progress: Show a progress bar on stderr after two seconds.
-        **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
-
-    Returns:
-        - `joint_goal_accuracy` with `_numerator`, `_denominator`, `_low`, `_high`;
-        - `joint_goal_accuracy_names`, likewise: over turns whose gold state has the name of an attraction, a hotel or a
-          restaurant, comparing these slots only;
-        - `slot_precision`, `slot_recall`, `slot_f1`;
-        - `by_domain`: domain -> `joint_goal_accuracy` with `_numerator` and `_denominator` over turns whose gold state
-          has the domain, comparing its slots only;
-        - `turns`, `turns_skipped`, `empty_predictions`, `empty_references`, `references_with_dontcare`;
-        - `unknown_slots`: predicted slot that no reference has -> number of turns;
-        - `preset` and `switches`.
-
-        If the turns are those of both views, all keys but the last two have `original_` or `augmented_` in front. The
-        augmented figures are over all rows and all partners of a row; a row without an augmented view counts with its
-        original. Undefined ratios are NaN.
-
-    Raises:
-        DataError: There is no turn, or `domains` or `slots` contain an unknown name or leave nothing to compare; for
-            both views also if an item has no id, or an augmented view no original view.
-
-    Warns:
-        SlotNameWarning: Predictions have slots that no reference has.
-        BeliefTextWarning: Predictions are text in another form than that of a state.
-        UndefinedMetricWarning: All turns are one cluster, so that there are no intervals.
-    """
+    """Compute the joint goal accuracy and related figures."""
     if not turns:
         raise DataError("nothing to score: predictions and references contain no turns")
     if settings.get("intervals", True):

@@ -23,12 +23,7 @@ _MAX_SHOWN = 5  # unknown slots that a warning lists
 
 
 def domain_of(slot: str) -> str:
-    """Return the domain of a slot: the part before the first hyphen.
-
-    Example:
-        >>> domain_of("hotel-area")
-        'hotel'
-    """
+    """Return the domain of a slot: the part before the first hyphen."""
     return slot.partition("-")[0]
 
 
@@ -46,18 +41,7 @@ def fold(slot: str) -> str:
 
 
 class SlotNames:
-    """Slot names of the references, and of their schema unless the references spell them differently.
-
-    Args:
-        in_references: Slots that the references have.
-        schema: All slots of the schema. None: those of MultiWOZ, if the references have no other domains.
-        known: Further slots that are known, in any spelling.
-
-    Example:
-        >>> names = SlotNames(["hotel-pricerange", "hotel-stars"])
-        >>> "hotel-area" in names, "hotel-price range" in names, names.nearest("hotel-price range")
-        (True, False, 'hotel-pricerange')
-    """
+    """Slot names of the references, and of their schema unless the references spell them differently."""
 
     def __init__(
         self, in_references: Iterable[str], schema: Iterable[str] | None = None, known: Iterable[str] = ()

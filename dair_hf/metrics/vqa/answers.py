@@ -60,12 +60,6 @@ def replace_punctuation(text: str) -> str:
     A mark becomes a space, so that "red/white" is two words. It is removed instead if the text contains it next to a
     space. If the text contains a comma between digits, all marks are removed. A period is removed unless a digit
     follows.
-
-    Example:
-        >>> replace_punctuation("red/white"), replace_punctuation("yes, sir"), replace_punctuation("1,000-2,000 p.m.")
-        ('red white', 'yes sir', '10002000 pm')
-        >>> replace_punctuation("2:30"), replace_punctuation("3.5"), replace_punctuation("man's")
-        ('2:30', '3.5', "man's")
     """
     joins = _DIGITS_AROUND_COMMA.search(text) is not None
     replaced = {
@@ -77,12 +71,7 @@ def replace_punctuation(text: str) -> str:
 
 
 def normalize_words(text: str) -> str:
-    """Lower-case a text, write number words up to ten as digits, remove articles and restore apostrophes.
-
-    Example:
-        >>> normalize_words("The  TWO dogs dont"), normalize_words("none"), normalize_words("eleven")
-        ("2 dogs don't", '0', 'eleven')
-    """
+    """Lower-case a text, write number words up to ten as digits, remove articles and restore apostrophes."""
     words = (NUMBER_WORDS.get(word, word) for word in text.lower().split())
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 

@@ -52,25 +52,7 @@ def vqa_accuracy(predictions: Iterable[Any], references: Any, **settings: Any) -
 def summarize_answers(
     pairs: Sequence[tuple[Prediction, Reference]], normalize: Normalize = "disputed", **settings: Any
 ) -> dict[str, Any]:
-    """Compute the VQA accuracy and related figures.
-
-    Args:
-        pairs: (prediction, reference) of each question.
-        normalize: See `dair_hf.metrics.vqa.scores.count_matches`.
-        **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
-
-    Returns:
-        - Means over the questions in [0, 1], with intervals `_low` and `_high` whose units are images if all
-          references have an `image_id`, else questions: `vqa_accuracy` (`official_scores`),
-          `vqa_accuracy_simple` (`simple_scores`), `vqa_correct` (share of answers that any annotator gave, the H of the
-          paper's consistency metric);
-        - `by_answer_type`, `by_question_type`: type -> `vqa_accuracy` and `questions`;
-        - `questions`, `undisputed` (all annotators gave the same answer), `not_ten_annotators`, `empty_predictions`;
-        - `normalize`.
-
-    Raises:
-        DataError: There is no question, one has fewer than four annotators, or a setting is out of range.
-    """
+    """Compute the VQA accuracy and related figures."""
     if not pairs:
         raise DataError("nothing to score: predictions and references contain no questions")
     predictions, references = [prediction for prediction, _ in pairs], [reference for _, reference in pairs]

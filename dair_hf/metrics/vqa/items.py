@@ -43,19 +43,7 @@ class Reference(NamedTuple):
 
 
 def read_prediction(item: Any, where: str) -> Prediction:
-    """Read one prediction.
-
-    Args:
-        item: An answer, or an object with an answer and an id.
-        where: Position of the item in messages, such as "predictions[3]".
-
-    Raises:
-        DataError: The item has no answer or an invalid id.
-
-    Example:
-        >>> read_prediction({"question_id": 1, "answer": "net"}, "predictions[0]")[:3]
-        ('1', None, 'net')
-    """
+    """Read one prediction."""
     if isinstance(item, str):
         return Prediction(None, None, item, where)
     if not isinstance(item, Mapping):
@@ -66,19 +54,7 @@ def read_prediction(item: Any, where: str) -> Prediction:
 
 
 def read_reference(item: Any, where: str) -> Reference:
-    """Read one reference.
-
-    Args:
-        item: A list of answers, or an object with such a list, or the JSON text of one of them.
-        where: Position of the item in messages, such as "references[3]".
-
-    Raises:
-        DataError: The item has no answers or an invalid id.
-
-    Example:
-        >>> read_reference({"question_id": 1, "answers": [{"answer": "net"}], "answer_type": "other"}, "r")[:3]
-        ('1', None, ('net',))
-    """
+    """Read one reference."""
     if isinstance(item, str):
         item = parse_item(item, where, f"expected the list of the annotators' answers, found {short(item)}")
     if not isinstance(item, Mapping):
@@ -106,11 +82,7 @@ def read_references(references: Any) -> list[Reference]:
 
 
 def read_answers(answers: Any, where: str) -> tuple[str, ...]:
-    """Read the annotators' answers to a question, a list of strings or of {"answer": string}.
-
-    Raises:
-        DataError: There is no answer, or an answer is not a string.
-    """
+    """Read the annotators' answers to a question, a list of strings or of {"answer": string}."""
     if isinstance(answers, str) or not isinstance(answers, Sequence):
         raise DataError(f"{where}: expected the list of the annotators' answers, found {short(answers)}")
     if not answers:

@@ -66,12 +66,7 @@ def count_matches(
 
 
 def is_disputed(answers: Sequence[str]) -> bool:
-    """Return whether the annotators' answers differ, apart from the spaces around them.
-
-    Example:
-        >>> is_disputed(["yes"] * 10), is_disputed(["yes"] * 9 + ["Yes"])
-        (False, True)
-    """
+    """Return whether the annotators' answers differ, apart from the spaces around them."""
     return len({strip_spaces(answer) for answer in answers}) > 1
 
 
@@ -82,42 +77,13 @@ def official_scores(matching: ArrayLike, annotators: ArrayLike = 10) -> NDArray[
     m - n subsets have n:
 
         (n min((n - 1) / 3, 1) + (m - n) min(n / 3, 1)) / m,    for m = 10:  0  0.3  0.6  0.9  1  1 ...
-
-    Args:
-        matching: `[N]`, n: number of annotators who gave the answer.
-        annotators: `[N]` or one number for all questions, m: number of annotators.
-
-    Returns:
-        `[N]` float64 in [0, 1].
-
-    Raises:
-        DataError: A question has fewer than four annotators, so that even full agreement would score below 1.
-
-    Example:
-        >>> official_scores([0, 1, 2, 3, 4, 10]).round(6)
-        array([0. , 0.3, 0.6, 0.9, 1. , 1. ])
     """
     n, m = _counts(matching, annotators, MIN_ANNOTATORS, "official")
     return (n * np.minimum((n - 1) / AGREEING, 1.0) + (m - n) * np.minimum(n / AGREEING, 1.0)) / m
 
 
 def simple_scores(matching: ArrayLike, annotators: ArrayLike = 10) -> NDArray[np.float64]:
-    """Compute the VQA accuracy in the form that papers print, `min(n / 3, 1)`; never below `official_scores`.
-
-    Args:
-        matching: `[N]`, n: number of annotators who gave the answer.
-        annotators: `[N]` or one number for all questions, number of annotators.
-
-    Returns:
-        `[N]` float64 in [0, 1].
-
-    Raises:
-        DataError: A question has fewer than three annotators, so that even full agreement would score below 1.
-
-    Example:
-        >>> simple_scores([0, 1, 2, 3, 10]).round(4)
-        array([0.    , 0.3333, 0.6667, 1.    , 1.    ])
-    """
+    """Compute the VQA accuracy in the form that papers print, `min(n / 3, 1)`; never below `official_scores`."""
     n, _ = _counts(matching, annotators, AGREEING, "simple")
     return np.minimum(n / AGREEING, 1.0)
 
@@ -125,23 +91,7 @@ def simple_scores(matching: ArrayLike, annotators: ArrayLike = 10) -> NDArray[np
 def vqa_scores(
     predictions: Sequence[str], references: Sequence[Sequence[str]], *, normalize: Normalize = "disputed"
 ) -> NDArray[np.float64]:
-    """Compute the official VQA accuracy of each answer; see `official_scores`.
-
-    Args:
-        predictions: `[N]` answers.
-        references: `[N]` lists of the annotators' answers, ten each in the public data.
-        normalize: See `count_matches`.
-
-    Returns:
-        `[N]` float64 in [0, 1].
-
-    Raises:
-        DataError: As `count_matches` and `official_scores`.
-
-    Example:
-        >>> vqa_scores(["the net", "racket"], [["net"] * 3 + ["racket"] * 7] * 2).round(6)
-        array([0.9, 1. ])
-    """
+    """Compute the official VQA accuracy of each answer; see `official_scores`."""
     return official_scores(*count_matches(predictions, references, normalize))
 
 

@@ -32,14 +32,7 @@ PLACEHOLDER = re.compile(
 
 @dataclass
 class PairResult:
-    """Result of `evaluate_pairs` on one data set.
-
-    Attributes:
-        data: Name of the data set, such as "MultiWOZ 2.1 test".
-        accuracy_name: Name of the accuracy in the keys of the metrics.
-        preset: Preset of the accuracy, such as "any_of", or None.
-        metrics: Metrics of `evaluate_pairs`.
-    """
+    """Result of `evaluate_pairs` on one data set."""
 
     data: str
     accuracy_name: str = "accuracy"
@@ -66,18 +59,7 @@ class PairResult:
 
 
 def describe_objective(args: DAIRConfig) -> list[str]:
-    """Describe the objective, one line per setting.
-
-    Args:
-        args: Configuration of the run.
-
-    Returns:
-        Markdown list items without the bullet.
-
-    Example:
-        >>> describe_objective(DAIRConfig("out", method="erm"))
-        ['method: `erm`', 'normalization: `pair`']
-    """
+    """Describe the objective, one line per setting."""
     lines = [f"method: `{args.method}`"]
     if args.uses_regularizer:
         lines.append(f"regularizer: `{args.regularizer}`")
@@ -86,30 +68,13 @@ def describe_objective(args: DAIRConfig) -> list[str]:
 
 
 def description_of(value: Any) -> str | None:
-    """Describe an objective or augmenter: a function by its name, since its repr contains a memory address.
-
-    Returns:
-        The name of a function, the repr of anything else; None for None.
-
-    Example:
-        >>> description_of(len), description_of(3), description_of(None)
-        ('len', '3', None)
-    """
+    """Describe an objective or augmenter: a function by its name, since its repr contains a memory address."""
     return None if value is None else getattr(value, "__qualname__", repr(value))
 
 
 @dataclass
 class TrainingFacts:
-    """Facts about a training that its configuration does not hold.
-
-    Attributes:
-        data: Name of the training data, or None.
-        rows: Number of its rows; None if unknown, as for a stream.
-        pairs: Number of its rows with an augmented view.
-        final_lambda: Lambda of the last step, in the unit of the configuration; None before training.
-        objective: Objective that replaced that of the configuration, or None.
-        augmenter: Augmenter that made the partners during training; None: they are in the data.
-    """
+    """Facts about a training that its configuration does not hold."""
 
     data: str | None = None
     rows: int | None = None
@@ -120,18 +85,7 @@ class TrainingFacts:
 
     @classmethod
     def of(cls, dataset: Any, name: str | Sequence[str] | None = None) -> TrainingFacts:
-        """Return the facts on a training data set: its name or names, and the numbers of its rows and pairs.
-
-        Args:
-            dataset: Training data; its rows are counted unless it is a stream or a data set of another kind.
-            name: Name or names of the data, or None.
-
-        Example:
-            >>> rows = datasets.Dataset.from_dict({"x": [1, 2, 3], "augmented_x": [None, 5, 6]})
-            >>> facts = TrainingFacts.of(rows, ["MultiWOZ 2.1", "SGD"])
-            >>> facts.data, facts.rows, facts.pairs
-            ('MultiWOZ 2.1, SGD', 3, 2)
-        """
+        """Return the facts on a training data set: its name or names, and the numbers of its rows and pairs."""
         facts = cls(name if name is None or isinstance(name, str) else ", ".join(name))
         if isinstance(dataset, datasets.Dataset | EpochPairs | TensorPairs):
             views = views_of(dataset)
@@ -146,15 +100,7 @@ def write_model_card(
     training: TrainingFacts | None = None,
     model: ModelFacts | None = None,
 ) -> None:
-    """Add sections on the model, its paired training and its metrics to a card, or replace those of an earlier run.
-
-    Args:
-        path: `README.md` written by the Trainer.
-        args: Configuration of the run.
-        reports: Results of `evaluate_pairs`.
-        training: Data and objective of the training.
-        model: The trained model. None leaves out its description and use.
-    """
+    """Add sections on the model, its paired training and its metrics to a card, or replace those of an earlier run."""
     card = ModelCard.load(path, ignore_metadata_errors=False)
     body = PLACEHOLDER.sub("", card.text.split(SECTION)[0])
     # The Trainer writes these for a model without a name, and for one that was loaded from a folder.

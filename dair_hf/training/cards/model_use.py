@@ -60,16 +60,7 @@ class ModelFacts:
 
 
 def describe_model(facts: ModelFacts) -> list[str]:
-    """Describe a model: base model, class, parameters and adapters.
-
-    Returns:
-        Markdown list items without the bullet.
-
-    Example:
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> describe_model(ModelFacts(GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1))))
-        ['base model: none, trained from scratch', 'class: `GPT2LMHeadModel`', 'parameters: 4,380']
-    """
+    """Describe a model: base model, class, parameters and adapters."""
     if facts.base_name is None:
         base = "none, trained from scratch"
     elif facts.base_folder is not None:

@@ -21,19 +21,7 @@ NUMBERED_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # whose labels are n
 def require_class_labels(
     layout: BatchLayout, views: np.ndarray, row_ids: Sequence[Any] | None, logits: Tensor, labels: Tensor
 ) -> None:
-    """Refuse labels from which a loss of classes cannot be computed. The host does not wait for a device.
-
-    Args:
-        layout: Layout of the batch, with the range of its labels.
-        views: Views that were run, `[B, V]` bool with N ones.
-        row_ids: Names of the rows; None: their numbers.
-        logits: `[N, ..., C]` of C classes.
-        labels: Labels of the same views, `[N, ...]`.
-
-    Raises:
-        DataError: Labels are neither int64 nor uint8, have another shape than the logits, or name a class that there
-            is not.
-    """
+    """Refuse labels from which a loss of classes cannot be computed. The host does not wait for a device."""
     if labels.is_floating_point() and labels.shape == logits.shape:
         return  # probabilities of classes, which torch takes
     rows, numbers = np.nonzero(views)

@@ -15,16 +15,7 @@ from dair_hf.errors import DataError
 
 
 def call_model(model: nn.Module, inputs: Mapping[str, Tensor], needs_logits: bool) -> Any:
-    """Return the outputs of a model.
-
-    Args:
-        model: The model, possibly wrapped.
-        inputs: Its inputs by name, without labels.
-        needs_logits: Whether the outputs must have `logits`.
-
-    Raises:
-        DataError: The model takes none of the columns, needs labels, or returns no logits.
-    """
+    """Return the outputs of a model."""
     try:
         outputs = model(**inputs)
     except (AttributeError, TypeError) as error:

@@ -141,16 +141,7 @@ class PairLoss:
         return normalized_objective(terms, counts, args.method, dair_lambda, args.normalization, weights)
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any], with_partners: bool) -> PairOutputs:
-        """Run the existing views in one forward, or in one per number of view with `forward_mode="separate"`.
-
-        Args:
-            model: The model.
-            batch: A batch of `PairCollator`, on the device of the model.
-            with_partners: Whether to run the augmented views.
-
-        Raises:
-            DataError: The sample loss does not return one loss per row, or labels do not fit the method.
-        """
+        """Run the existing views in one forward, or in one per number of view with `forward_mode="separate"`."""
         batch = {**batch, LABELS: self.target_rule.labels(batch)} if LABELS in batch else batch
         mask, targets, layout = view_mask(batch), self.target_rule.counts(batch), self.layout(batch)
         if not with_partners or mask.shape[1] == 1:

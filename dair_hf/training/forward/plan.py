@@ -18,34 +18,19 @@ from dair_hf.losses.model_state import fork_rng
 
 
 class Forward(NamedTuple):
-    """Views that run in one forward.
-
-    Attributes:
-        views: Mask of the views, `[B, V]` bool.
-        replays_rng: Whether the next forward draws the same random numbers (dropout masks).
-    """
+    """Views that run in one forward."""
 
     views: np.ndarray
     replays_rng: bool = False
 
 
 def joint_plan(mask: np.ndarray) -> list[Forward]:
-    """Run all views in one forward.
-
-    Example:
-        >>> [forward.views.tolist() for forward in joint_plan(np.array([[True, True], [True, False]]))]
-        [[[True, True], [True, False]]]
-    """
+    """Run all views in one forward."""
     return [Forward(mask)]
 
 
 def separate_plan(mask: np.ndarray) -> list[Forward]:
-    """Run all originals, then all first partners, all second partners, ...
-
-    Example:
-        >>> [forward.views.tolist() for forward in separate_plan(np.array([[True, True], [True, False]]))]
-        [[[True, False], [True, False]], [[False, True], [False, False]]]
-    """
+    """Run all originals, then all first partners, all second partners, ..."""
     if mask.shape[1] == 1:
         return [Forward(mask)]
     parts = (mask & (np.arange(mask.shape[1]) == view) for view in range(mask.shape[1]))
@@ -57,12 +42,6 @@ def shared_dropout_plan(mask: np.ndarray) -> list[Forward]:
 
     All views of a row have the same position in forwards of the same size, so that they get the same masks. Rows that
     have other partners than these run in forwards of their own.
-
-    Example:
-        >>> plan = shared_dropout_plan(np.array([[True, True], [True, False]]))
-        >>> [(forward.views.tolist(), forward.replays_rng) for forward in plan]  # doctest: +NORMALIZE_WHITESPACE
-        [([[True, False], [False, False]], True), ([[False, True], [False, False]], False),
-         ([[False, False], [True, False]], False)]
     """
     several = mask.sum(1) > 1
     if not several.any():
@@ -81,13 +60,7 @@ def replay_rng(device: torch.device, enabled: bool) -> contextlib.AbstractContex
 
 
 def split_mask(mask: np.ndarray, pairs: int | None) -> list[np.ndarray]:
-    """Split a mask `[B, V]` into masks of at most `pairs` rows each; None: one mask.
-
-    Example:
-        >>> mask = np.array([[True, True], [False, False], [True, False], [True, True]])
-        >>> [part.any(1).tolist() for part in split_mask(mask, 2)]
-        [[True, False, True, False], [False, False, False, True]]
-    """
+    """Split a mask `[B, V]` into masks of at most `pairs` rows each; None: one mask."""
     if pairs is None:
         return [mask]
     number = mask.any(1).cumsum()  # 1 for the first row with a view, ...

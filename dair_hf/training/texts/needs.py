@@ -16,18 +16,7 @@ UNLIMITED = 10**6  # `tokenizer.model_max_length` of a tokenizer that knows no l
 
 
 def model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> ModelNeeds:
-    """Return what a model needs of encoded texts.
-
-    Args:
-        model: The model, possibly with adapters.
-        tokenizer: Its tokenizer.
-        loss: Name of its sample loss.
-        max_length: Number of tokens after which texts are cut; None: the positions of the model, or
-            `tokenizer.model_max_length`.
-
-    Raises:
-        DataError: The model has fewer positions than `max_length`, or a target needs an end token, and there is none.
-    """
+    """Return what a model needs of encoded texts."""
     base = base_model_of(model)
     limit, name = max_positions(model), type(base).__name__
     if max_length is not None:
@@ -50,14 +39,7 @@ def model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | 
 
 
 def max_positions(model: Any) -> int | None:
-    """Return the number of tokens that a model, possibly with adapters, has positions for; None if there is no limit.
-
-    Example:
-        >>> from transformers import BertConfig, BertModel
-        >>> config = BertConfig(vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1)
-        >>> max_positions(BertModel(config))
-        512
-    """
+    """Return the number of positions of a model, possibly with adapters; None if there is no limit."""
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(positions, int) or positions < 1:
         return None

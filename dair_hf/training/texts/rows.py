@@ -105,16 +105,7 @@ class TextRows:
         self._origins: weakref.WeakKeyDictionary[Any, _Origin] = weakref.WeakKeyDictionary()
 
     def __call__(self, data: Any, name: str, prompts: bool = False) -> Any:
-        """Return data with the columns of the model; data that are no text in a known form as they are.
-
-        Args:
-            data: Rows, a dictionary of several sets, or None.
-            name: Name of the data, for messages.
-            prompts: Whether texts without targets are encoded, too, for predictions.
-
-        Raises:
-            DataError: There is no tokenizer, the columns do not fit the model, or a cell cannot be used.
-        """
+        """Return data with the columns of the model; data that are no text in a known form as they are."""
         if isinstance(data, dict):
             return {key: self(part, f"{name}[{key!r}]") for key, part in data.items()}
         columns = self._text_columns(data)

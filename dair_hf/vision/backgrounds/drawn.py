@@ -106,22 +106,7 @@ def _composites_of(foregrounds: Mapping[str, Foregrounds], config: BackgroundsCo
 
 
 def background_train_pairs(foregrounds: Mapping[str, Foregrounds], config: BackgroundsConfig, seed: int) -> TensorPairs:
-    """Return the training pairs: images, and the same foregrounds on the background of an image of any class.
-
-    Args:
-        seed: Seed of the choice of images with partners, and of fresh backgrounds.
-
-    Returns:
-        `pixel_values` `[3, size, size]` and `labels`.
-
-    Raises:
-        DataError: There are too few foregrounds.
-
-    Example:
-        >>> config = BackgroundsConfig(train_each=1)
-        >>> background_train_pairs(load_foregrounds(config), config, seed=0).__getitems__([0, 4])["pixel_values"].shape
-        torch.Size([2, 2, 3, 32, 32])
-    """
+    """Return the training pairs: images, and the same foregrounds on the background of an image of any class."""
     composites = _composites_of(foregrounds, config, "train")
     donor_seed = seed if config.fresh_backgrounds else config.backgrounds_seed
     return TensorPairs(

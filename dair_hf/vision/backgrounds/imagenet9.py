@@ -116,18 +116,7 @@ def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
 
 
 def imagenet9_train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True) -> EpochPairs:
-    """Return the training pairs for `ImageCollator`, cropped and flipped differently in each epoch.
-
-    Args:
-        partners: Whether to include partners, which ERM does not need.
-
-    Returns:
-        The columns of `data.train`, and `crop` and `mirrored` for each view.
-
-    Example:
-        >>> imagenet9_train_pairs(data, config, seed=0)[0]["augmented_crop"]  # doctest: +SKIP
-        [0.125, 0.25, 0.875, 0.75]
-    """
+    """Return the training pairs for `ImageCollator`, cropped and flipped differently in each epoch."""
     names = list(data.train.column_names)
     if not partners:
         names = [name for name in names if not name.startswith(AUGMENTED_PREFIX)]

@@ -79,17 +79,7 @@ class _CroppedView(ImageView):
 
 
 def cifar10_train_pairs(cifar10: Mapping[str, LabeledImages], config: Cifar10Config, seed: int) -> TensorPairs:
-    """Return the training pairs: cropped and flipped images, with the configured partners.
-
-    Args:
-        cifar10: Files from `load_cifar10` by split; needs "train".
-
-    Returns:
-        `pixel_values` `[3, 32, 32]` in 0..1 and `labels`.
-
-    Raises:
-        DataError: The file has too few rows.
-    """
+    """Return the training pairs: cropped and flipped images, with the configured partners."""
     images = cifar10["train"]
     rows = rows_between(images, 0, config.train_rows, "training")
     original, augmented = (
@@ -101,20 +91,7 @@ def cifar10_train_pairs(cifar10: Mapping[str, LabeledImages], config: Cifar10Con
 def cifar10_evaluation_pairs(
     cifar10: Mapping[str, LabeledImages], config: Cifar10Config, split: str = "test", partners: Tensor | None = None
 ) -> TensorPairs:
-    """Return evaluation pairs: unchanged images with the given partners.
-
-    Args:
-        cifar10: Files from `load_cifar10` by split; needs "test", or "train" for validation.
-        split: "test", or "validation" for the last rows of the train file.
-        partners: `[M, 3, 32, 32]`, floating, in 0..1, on any device: one partner per row, such as attacked images.
-            None: no partners.
-
-    Returns:
-        As `cifar10_train_pairs`.
-
-    Raises:
-        DataError: The file has too few rows, or another number of rows than `partners`.
-    """
+    """Return evaluation pairs: unchanged images with the given partners."""
     file, images, rows = evaluation_rows(cifar10, split, config.train_rows, config.validation_rows, config.test_rows)
     augmented = None
     if partners is not None:

@@ -119,18 +119,7 @@ def _flipped_labels(digits: Tensor, rows: Tensor, noise: float, seed: int, file:
 
 
 def colored_train_pairs(mnist: Mapping[str, Digits], config: ColoredConfig, seed: int) -> TensorPairs:
-    """Return the training pairs: originals in C1, drawn once, and partners in the scheme of the setup.
-
-    Args:
-        mnist: Files from `load_mnist` by split; needs "train".
-        seed: Seed of label noise, colors and the choice of rows with partners.
-
-    Returns:
-        `pixel_values` `[3, 28, 28]` and `labels`; and the column `digit`.
-
-    Raises:
-        DataError: The file has too few rows.
-    """
+    """Return the training pairs: originals in C1, drawn once, and partners in the scheme of the setup."""
     digits = mnist["train"]
     rows = rows_between(digits, 0, config.train_rows, "training")
     has_partner = subset(rows, config.partner_fraction, seed, "colored/partner")
@@ -144,18 +133,6 @@ def colored_evaluation_pairs(
 
     The paper's accuracy is computed on the partners under C3, and CM as defined in its text on these pairs. The paper's
     figures more likely compare C1 with the augmentation; for those pass `augmented=config.augmentation`.
-
-    Args:
-        mnist: Files from `load_mnist` by split; needs "train", for the test with `test_source="test"` also "test".
-        seed: Seed of label noise and colors.
-        split: "test", or "validation" for the rows after the training rows.
-        augmented: Color scheme of the partners.
-
-    Returns:
-        As `colored_train_pairs`.
-
-    Raises:
-        DataError: The file has too few rows.
     """
     file = FILES[split] if config.test_source == "test" else "train"
     digits = mnist[file]

@@ -133,18 +133,6 @@ def rotated_evaluation_pairs(
     """Return evaluation pairs: digits at the angles of a scheme, partners rotated by 180 degrees more; true labels.
 
     The paper's CM is between R1 and its rotation by 180 degrees, in both setups.
-
-    Args:
-        mnist: Files from `load_mnist` by split; needs "test", or "train" for validation.
-        seed: Seed of the angles, for schemes with more than one.
-        split: "test", or "validation" for the last rows of the train file.
-        scheme: Scheme of the originals; None: the test scheme of the setup, R1 (weak) or R2 (strong).
-
-    Returns:
-        As `rotated_train_pairs`.
-
-    Raises:
-        DataError: The file has too few rows.
     """
     scheme = SETUPS[config.setup].test if scheme is None else scheme
     file, digits, rows = evaluation_rows(mnist, split, config.train_rows, config.validation_rows)

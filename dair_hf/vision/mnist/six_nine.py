@@ -32,18 +32,7 @@ class SixNineConfig(DigitPairsConfig):
 
 
 def six_nine_train_pairs(mnist: Mapping[str, Digits], config: SixNineConfig, seed: int) -> TensorPairs:
-    """Return the training pairs: upright digits, and the same rotated by 180 degrees with the other label.
-
-    Args:
-        mnist: Files from `load_mnist` by split; needs "train".
-        seed: Seed of the choice of rows with partners.
-
-    Returns:
-        `pixel_values` `[1, 28, 28]` and `labels`, 0 for a six and 1 for a nine; and the column `digit`.
-
-    Raises:
-        DataError: The file has too few sixes and nines.
-    """
+    """Return the training pairs: upright digits, and the same rotated by 180 degrees with the other label."""
     digits = mnist["train"]
     rows = _training_and_validation(digits, config)[0]
     return _pairs(digits, "train", rows, 0.0, subset(rows, config.partner_fraction, seed, "six_nine/partner"))
@@ -52,19 +41,7 @@ def six_nine_train_pairs(mnist: Mapping[str, Digits], config: SixNineConfig, see
 def six_nine_evaluation_pairs(
     mnist: Mapping[str, Digits], config: SixNineConfig, theta: float, split: str = "test"
 ) -> TensorPairs:
-    """Return evaluation pairs: digits rotated by `theta`, partners by 180 degrees more with the other label.
-
-    Args:
-        mnist: Files from `load_mnist` by split; needs "test", or "train" for validation.
-        theta: Degrees counter-clockwise; 0 to 60 in the paper. From 90 on a six looks like a nine.
-        split: "test" or "validation".
-
-    Returns:
-        As `six_nine_train_pairs`.
-
-    Raises:
-        DataError: The file has too few sixes and nines.
-    """
+    """Return evaluation pairs: digits rotated by `theta`, partners by 180 degrees more with the other label."""
     file = FILES[split]
     digits = mnist[file]
     rows = _sixes_and_nines(digits) if split == "test" else _training_and_validation(digits, config)[1]

@@ -97,12 +97,7 @@ def load_sprites(kind: str, folder: str | os.PathLike[str] | None, split: str, s
 
 
 def plural(kind: str) -> str:
-    """Return the plural of the name of a kind.
-
-    Example:
-        >>> plural("cross"), plural("star"), plural("deer")
-        ('crosses', 'stars', 'deer')
-    """
+    """Return the plural of the name of a kind."""
     return IRREGULAR_PLURALS.get(kind, f"{kind}s")
 
 
