@@ -108,7 +108,7 @@ def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> NDArr
             class 1. For a classifier of tokens the classes `[T]`; for several classes at once the logits `[C]`, of
             which those above 0 are predicted.
         references: Class of each row; its classes `[T]`, -100 without a target; for several classes at once 0 or 1 of
-            each, `[C]`; or a score of each class, of which the largest is right.
+            each, `[C]`; or, for a predicted class, a score of each class, of which the largest is right.
 
     Returns:
         `[N]` bool; all tokens, or all of several classes, must be right.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dair_hf.io.commands import exit_status
+from dair_hf.io.commands import exit_status, printable
 from dair_hf.io.files import holds_json, require_output_file, write_text
 from dair_hf.metrics.state.conventions import PRESETS, Convention, resolve_convention
 
@@ -68,7 +68,7 @@ def _compute(arguments: argparse.Namespace) -> None:
     if arguments.json is not None:
         text = json.dumps(_without_nan(results), indent=2, ensure_ascii=False, allow_nan=False)
         write_text(arguments.json, text + "\n")
-    print(_tabulate(results))
+    print("\n".join(map(printable, _tabulate(results).split("\n"))))
 
 
 def _is_own(content: Any) -> bool:
