@@ -67,7 +67,7 @@ def test_card_of_a_paired_run(pushed: tuple[HubServer, Path], kind: str, repo: s
     name, value = values["original_even_length"]
     assert name == "even length, original (strict)"
     assert value == pytest.approx(metrics["original_even_length"], abs=1e-6)
-    assert values["cm"] == ("consistency metric (strict)", pytest.approx(metrics["cm"], abs=1e-6))
+    assert "cm" not in values and metrics["cm_denominator"] < 30
     for line in (
         "- method: `dair`",
         "- regularizer: `sq`",
