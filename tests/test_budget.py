@@ -14,14 +14,14 @@ from typing import NamedTuple
 from tests.fixtures.paths import ROOT
 
 # Lower a limit with every room that becomes smaller.
-FILES = 300
-LINES = 48_558
-TEST_LINES = 54_468
-RAISES_PER_1000 = 39  # in the package, of lines of code
-RAISES_PER_1000_OF_A_ROOM = 70
-PUBLIC_NAMES = 1_025
-NAMES_DEFINED_TWICE = 28
-MODULES_OF_THE_TRAINER = 90
+FILES = 283
+LINES = 42_150
+TEST_LINES = 54_060
+RAISES_PER_1000 = 34  # in the package, of lines of code
+RAISES_PER_1000_OF_A_ROOM = 67
+PUBLIC_NAMES = 975
+NAMES_DEFINED_TWICE = 18
+MODULES_OF_THE_TRAINER = 88
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
