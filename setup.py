@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_namespace_packages, setup
 
 RECIPES = ["", ".configs", ".accelerate_configs"]
-# Each metric is a folder that `evaluate` can load; its app.py and cards travel with it as package data.
+# Each metric is a folder that `evaluate` can load; its card travels with it as package data.
 packages = find_namespace_packages(include=["dair_hf*"])
 # An editable installation runs the recipes in their own folder, see `dair_hf.commands.train`.
 if Path("recipes").is_dir():

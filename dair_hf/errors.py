@@ -15,7 +15,7 @@ class NonFiniteLossError(FloatingPointError):
 
 
 class SlotNameWarning(UserWarning):
-    """Slots of predicted states that no reference contains; the message suggests the nearest names."""
+    """Slots of predicted states that no reference contains; the message names them."""
 
 
 class BeliefTextWarning(UserWarning):

@@ -124,7 +124,8 @@ def _class_for(name: str, config: Any, task: str | None = None) -> Any:
 def _load_adapted(name: str, adapters: PeftConfig) -> Any:
     """Load adapters on their base model."""
     base, revision = str(adapters.base_model_name_or_path), adapters.revision
-    saved, setting = load_peft_weights(name, device="cpu"), f"{name}: its base model {base!r}"
+    saved = load_peft_weights(name, device="cpu")
+    setting = f"{name}: base_model_name_or_path={base!r} in adapter_config.json"
     config = load_pretrained(AutoConfig, base, setting, revision=revision)
     kind = _class_for(base, config, adapters.task_type)
     if adapters.task_type == TaskType.SEQ_CLS:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented, parse_column, partner_numbers
@@ -67,7 +68,7 @@ class HeldRows(torch.utils.data.Dataset[dict[str, Any]]):
         self.partners = np.zeros((len(partners), max(partner_numbers(self._made), default=1)), dtype=bool)
         for of_row, numbers in zip(self.partners, partners, strict=True):
             of_row[[number - 1 for number in numbers]] = True
-        bases = {parse_column(name)[1] for name in self._made}
+        bases = {*LABEL_COLUMNS, *(parse_column(name)[1] for name in self._made)}
         stored = data.column_names if isinstance(data, datasets.Dataset) else []
         self.column_names = [*self._made, *(n for n in stored if n not in bases and not is_augmented(n))]
 

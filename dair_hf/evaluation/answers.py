@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dair_hf.errors import DataError
-from dair_hf.losses.per_sample import IGNORE_INDEX
+
+# Imported where they are used: the command line lists the rules without them.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # A sign is part of a number only where nothing stands before it, unlike in 7-3; commas separate thousands.
 _NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+")
@@ -108,7 +109,7 @@ def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> NDArr
             class 1. For a classifier of tokens the classes `[T]`; for several classes at once the logits `[C]`, of
             which those above 0 are predicted.
         references: Class of each row; its classes `[T]`, -100 without a target; for several classes at once 0 or 1 of
-            each, `[C]`; or a score of each class, of which the largest is right.
+            each, `[C]`; or, for a predicted class, a score of each class, of which the largest is right.
 
     Returns:
         `[N]` bool; all tokens, or all of several classes, must be right.
@@ -122,11 +123,17 @@ def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> NDArr
         >>> same_classes([[0.1, 0.9], [2.0, -3.0]], [1, [1, 0]])
         array([ True,  True])
     """
+    import numpy as np
+
     pairs = zip(predictions, references, strict=True)
     return np.array([_is_class(np.asarray(given), np.asarray(wanted)) for given, wanted in pairs], dtype=np.bool_)
 
 
 def _is_class(given: NDArray[Any], wanted: NDArray[Any]) -> bool:
+    import numpy as np
+
+    from dair_hf.losses.per_sample import IGNORE_INDEX
+
     if given.dtype.kind == "f":
         if np.isnan(given).any():
             raise DataError("a prediction has a logit that is NaN, so no class is the largest")
@@ -145,6 +152,8 @@ def absolute_errors(predictions: Sequence[Any], references: Sequence[Any]) -> ND
         >>> absolute_errors([[1.0], [5.0]], [1.5, 2.0])
         array([0.5, 3. ])
     """
+    import numpy as np
+
     targets = np.asarray(references, dtype=np.float64)
     return (
         np.abs(np.asarray(predictions, dtype=np.float64).reshape(targets.shape) - targets)
@@ -171,5 +180,7 @@ def same_numbers(
         >>> same_numbers([[1.0], [5.0]], [1.5, 2.0], tolerance=0.5)
         array([ True, False])
     """
+    import numpy as np
+
     limit = np.std(np.asarray(references, dtype=np.float64)) / 10 if tolerance is None else tolerance
     return np.asarray(absolute_errors(predictions, references) <= limit)

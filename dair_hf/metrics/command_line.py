@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dair_hf.io.commands import exit_status
-from dair_hf.io.files import holds_json, require_output_file, write_text
+from dair_hf.io.commands import exit_status, printable
+from dair_hf.io.files import holds_json, require_output_file, write_json
 from dair_hf.metrics.state.conventions import PRESETS, Convention, resolve_convention
 
 _FORMATS = """Files of --predictions and --references hold one dialogue state as JSON per line, with or without id:
   {"hotel-area": ["east"], "hotel-stars": "4"}              files are matched line by line
   {"row_id": "MUL0003/4", "state": {...}}                   files are matched by id ("id" works too)
   {"dialogue_id": "MUL0003", "turn_id": 4, "state": {...}}  files are matched by id
-If a file contains the original and the augmented view of a row, mark the latter with "variant": "augmented"; further
-augmented views of the row are "augmented_2" and so on.
-The predictions.jsonl of a run holds both: give it to both options.
+An augmented view of a row has "variant": "augmented", further ones "augmented_2" and so on.
+The predictions.jsonl of a run holds predictions and references of both views: give it to both options.
 Intervals have the "cluster" of each line as unit, if the lines have one, else its dialogue: "MUL0003" of "MUL0003/4".
 A state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "hotel-area", "values": ["east"]}], and a
 "prediction" or "reference" in place of the "state" may be text: "hotel-area = east ; hotel-stars = 4"."""
@@ -39,7 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--predictions", required=True, metavar="FILE", help="predicted states, as JSON lines")
     parser.add_argument("--references", required=True, metavar="FILE", help="gold states, as JSON lines")
-    _add_convention_arguments(parser)
+    presets = f"convention, described in the README of joint_goal_accuracy: {', '.join(PRESETS)} (default: any_of)"
+    parser.add_argument("--preset", default="any_of", metavar="NAME", help=presets)
+    group = parser.add_argument_group(
+        "switches", "Each option changes one rule of the preset, and the name in the output shows the change."
+    )
+    for name, hint in typing.get_type_hints(Convention).items():
+        choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else None
+        text = Convention.__dataclass_fields__[name].metadata["help"]
+        group.add_argument(f"--{name}", metavar="|".join(choices) if choices else "A,B,...", help=text)
     group = parser.add_argument_group("intervals and output")
     group.add_argument(
         "--confidence", type=float, default=0.95, metavar="P", help="confidence level of the intervals (default: 0.95)"
@@ -54,45 +61,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _compute(arguments: argparse.Namespace) -> None:
     # Here, so that --help is shown at once.
-    from dair_hf.metrics.state.items import pair_turns, read_items_file
+    from dair_hf.metrics.items import pair_items
+    from dair_hf.metrics.state.items import read_turns_file
     from dair_hf.metrics.state.joint_goal import summarize_turns
 
+    predictions, references = arguments.predictions, arguments.references
     if arguments.json is not None:
-        inputs = [arguments.predictions, arguments.references]
-        require_output_file(arguments.json, inputs, arguments.overwrite, holds_json(_is_own))
-    switches = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Convention)}
+        require_output_file(arguments.json, [predictions, references], arguments.overwrite, holds_json(_is_own))
+    switches = {name: getattr(arguments, name) for name in typing.get_type_hints(Convention)}
     changed = {name: value for name, value in switches.items() if value is not None}
-    name, convention = resolve_convention(arguments.preset, **changed)
-    turns = pair_turns(read_items_file(arguments.predictions), read_items_file(arguments.references, "references"))
-    results = summarize_turns(turns, name, convention, progress=True, confidence=arguments.confidence)
+    preset, convention = resolve_convention(arguments.preset, **changed)
+    turns = pair_items(read_turns_file(predictions, "predictions"), read_turns_file(references, "references"))
+    results = summarize_turns(turns, preset, convention, confidence=arguments.confidence)
     if arguments.json is not None:
-        text = json.dumps(_without_nan(results), indent=2, ensure_ascii=False, allow_nan=False)
-        write_text(arguments.json, text + "\n")
-    print(_tabulate(results))
+        write_json(arguments.json, json.loads(json.dumps(results), parse_constant=lambda _: None))  # null for NaN
+    print("\n".join(map(printable, _tabulate(results).split("\n"))))
 
 
 def _is_own(content: Any) -> bool:
-    names = ("joint_goal_accuracy", "original_joint_goal_accuracy")
-    return isinstance(content, dict) and any({name, f"{name}_denominator"} <= content.keys() for name in names)
-
-
-def _add_convention_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--preset` and one option for each switch of a convention."""
-    parser.add_argument(
-        "--preset",
-        default="any_of",
-        metavar="NAME",
-        help=f"convention for comparing states, described in the README of joint_goal_accuracy: {', '.join(PRESETS)} "
-        "(default: any_of)",
-    )
-    group = parser.add_argument_group(
-        "switches", "Each option changes one rule of the preset, and the name in the output shows the change."
-    )
-    for field in dataclasses.fields(Convention):
-        choices = field.metadata["choices"]
-        group.add_argument(
-            f"--{field.name}", metavar="|".join(choices) if choices else "A,B,...", help=field.metadata["help"]
-        )
+    return isinstance(content, dict) and {"preset", "switches"} <= content.keys()
 
 
 def _tabulate(results: Mapping[str, Any]) -> str:
@@ -115,12 +102,3 @@ def _percentage(results: Mapping[str, Any], key: str) -> str:
     if f"{key}_numerator" in results:
         text += f"  {results[f'{key}_numerator']:.10g}/{results[f'{key}_denominator']:.10g}"
     return text
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace NaN, which JSON does not have, by None."""
-    if isinstance(value, Mapping):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

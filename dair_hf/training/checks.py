@@ -104,14 +104,16 @@ def check_best_metric(
     metric = args.metric_for_best_model.removeprefix("eval_")
     prefixes = [f"{name}_" for name in eval_dataset] if isinstance(eval_dataset, dict) else [""]
     names = [metric.removeprefix(prefix) for prefix in prefixes if metric.startswith(prefix)]
+    scores = {f"{view}_{name}" for view in VIEWS for name in (evaluator.scores if evaluator is not None else ())}
     if args.greater_is_better is None:
+        if scores.intersection(names) - SMALL_IS_BETTER:
+            raise DataError(f"metric_for_best_model={args.metric_for_best_model!r} is a score: set greater_is_better")
         args.greater_is_better = not (metric.endswith("loss") or not SMALL_IS_BETTER.isdisjoint(names))
     if args.eval_strategy == "no":
         return
     known = evaluated_terms(args)
     if evaluator is not None:
-        known |= {name for name in evaluator.metric_names() if not name.endswith(("_low", "_high"))}
-        known |= {f"{view}_{name}" for view in VIEWS for name in evaluator.scores}
+        known |= {name for name in evaluator.metric_names() if not name.endswith(("_low", "_high"))} | scores
     # Several partners of a row have numbers.
     exists = makes_metrics or any(re.sub(r"_partner_\d+$", "_partner_1", name) in known for name in names)
     # A model that answers all inputs alike has a CM of 1.

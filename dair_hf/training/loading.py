@@ -19,7 +19,6 @@ from transformers.trainer_utils import RemoveColumnsCollator
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, view_mask
-from dair_hf.data.checks import columns_of, no_pairs
 from dair_hf.data.collator import LAYOUT, VIEW_MASK
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.sampling import (
@@ -67,11 +66,8 @@ class EpochCallback(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse a run in which no row had a target, or a partner in a stream."""
-        if state.global_step and not self.trainer.has_targets:
-            raise DataError(f"train_dataset: {NO_TARGETS}")
-        if state.global_step and self.trainer.awaits_pairs and not self.trainer.has_pairs:
-            data, known = self.trainer.train_dataset, self.trainer._known_columns(self.trainer.train_dataset)
-            raise DataError(no_pairs("train_dataset", columns_of(data), known, args.method))
+        if state.global_step:
+            self.trainer.require_pairs_and_targets()
 
 
 def train_sampler(

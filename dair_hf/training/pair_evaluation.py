@@ -18,9 +18,10 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import view_mask
-from dair_hf.data.checks import require_equal_classes, require_rows
+from dair_hf.data.checks import columns_of, require_equal_classes, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
-from dair_hf.data.held_rows import held_rows
+from dair_hf.data.held_rows import held_rows, is_transformed
+from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import absolute_errors, same_classes, same_numbers
 from dair_hf.evaluation.evaluator import (
@@ -267,7 +268,11 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             dataset = self.eval_dataset[dataset]
         require_rows(dataset, "eval_dataset")
         given = self.tokenize(dataset, "eval_dataset")
-        dataset = self._held(given)
+        evaluates_pairs = self.evaluator is not None or self._default_evaluator() is not None
+        dataset = self._held(given) if evaluates_pairs and not self.args.prediction_loss_only else given
+        if dataset is not given:
+            # Under this key the Trainer keeps the data loader of persistent workers, which may be of other rows.
+            getattr(self, "_eval_dataloaders", {}).pop("eval", None)
         if self._evaluates_pairs(dataset):
             in_card = {} if data_name is None else {"data_name": data_name}
             self._evaluate_pairs_args = (dataset, {**in_card, **gen_kwargs})
@@ -468,12 +473,18 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             return None
         return DEFAULT_EVALUATORS.get(self._loss_name())
 
+    def _may_evaluate_pairs(self, data: Any) -> bool:
+        """Return whether the default evaluator can evaluate some data: rows, not losses alone, with partners."""
+        is_stream = isinstance(data, torch.utils.data.IterableDataset | datasets.IterableDataset)
+        columns = columns_of(data)
+        has_partners = columns is None or is_transformed(data) or any(map(is_augmented, columns))
+        return has_partners and not (self._default_evaluator() is None or self.args.prediction_loss_only or is_stream)
+
     def _evaluates_pairs(self, data: Any) -> bool:
         """Return whether `evaluate` also evaluates the pairs of some data: with an evaluator, or pairs with labels."""
         if self.evaluator is not None:
             return True
-        is_stream = isinstance(data, torch.utils.data.IterableDataset | datasets.IterableDataset)
-        if self._default_evaluator() is None or self.args.prediction_loss_only or is_stream:
+        if not self._may_evaluate_pairs(data):
             return False
         views = views_of(data)
         return bool(views.has_partner.any()) and views.label_column in views.column_names

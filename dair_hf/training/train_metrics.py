@@ -16,7 +16,8 @@ from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 SHARES_OF_LAMBDA = ("gradient_share", "unlearned_share")
 SMALL_IS_BETTER = {
     "loss", "loss_original", "loss_augmented", "consistency", "inconsistency", "unlearned_share", "rows_without_target",
-    "pos_to_neg", "neg_to_pos", "neg_to_neg", "flipped", "neg_to_neg_flipped", "runtime",
+    "pos_to_neg", "neg_to_pos", "neg_to_neg", "flipped", "neg_to_neg_flipped", "original_mae", "augmented_mae",
+    "runtime",
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mask
-from dair_hf.data.checks import columns_of, require_pairs, require_rows
+from dair_hf.data.checks import columns_of, no_pairs, require_pairs, require_rows
 from dair_hf.data.collator import (
     LABELS,
     LAYOUT,
@@ -168,6 +168,7 @@ class DAIRTrainer(PairEvaluationTrainer):
     _created_lr_scheduler: bool
     pair_sampler: PairLengthSampler | TokenBatchSampler | GroupBatchSampler | None = None
     has_targets, has_pairs = False, False  # whether a row of the run had one so far, or one in both views
+    _epoch_steps: int | None = None  # optimizer steps of an epoch
     awaits_pairs = False  # whether it is unknown if the data have a partner
 
     def __init__(
@@ -360,7 +361,14 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")  # it may have been assigned since
         require_groups(self.args, self.train_dataset, self.eval_dataset)
         makes_metrics = self.compute_metrics is not None or type(self).evaluate is not PairEvaluationTrainer.evaluate
-        check_best_metric(self.args, self.evaluator or self._default_evaluator(), self.eval_dataset, makes_metrics)
+        sets = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
+        evaluates = all(map(self._may_evaluate_pairs, sets))
+        check_best_metric(
+            self.args,
+            self.evaluator or (self._default_evaluator() if evaluates else None),
+            self.eval_dataset,
+            makes_metrics,
+        )
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._require_inputs(data, "train_dataset")
         self.awaits_pairs = needs_pairs and not require_pairs(
@@ -384,7 +392,11 @@ class DAIRTrainer(PairEvaluationTrainer):
             refuse_scheduler(args, self.lr_scheduler)
         if self.lr_scheduler is None:
             if args.lr_drop_epochs is not None:
-                self.lr_scheduler = epoch_drops(optimizer or self.optimizer, args.lr_drop_epochs, self._epoch_steps)
+                self.lr_scheduler = epoch_drops(
+                    optimizer or self.optimizer,
+                    args.lr_drop_epochs,
+                    self._epoch_steps or math.ceil(num_training_steps / args.num_train_epochs),
+                )
             elif args.lr_half_life_steps is not None:
                 self.lr_scheduler = half_life(optimizer or self.optimizer, args.lr_half_life_steps)
             self._created_lr_scheduler = self.lr_scheduler is not None
@@ -513,10 +525,20 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.has_pairs = self.has_pairs or not self.args.uses_partners or bool(local[1] or counts.pairs)
         steps = self.state.global_step + 1
         if not self.has_targets:
-            logger.warning_once(f"In the first {steps} steps {NO_TARGETS}")
+            logger.warning_once(f"In the first steps {NO_TARGETS}")
         elif not self.has_pairs and steps in (STEPS_WATCHED, self.state.max_steps):
             logger.warning(f"In the first {steps} steps {NO_PAIRS}")
+        if steps == STEPS_WATCHED:
+            self.require_pairs_and_targets()
         return batches, counts
+
+    def require_pairs_and_targets(self) -> None:
+        """Refuse to go on if no row had a target so far, or a partner, if it was unknown whether the data have one."""
+        if not self.has_targets:
+            raise DataError(f"train_dataset: {NO_TARGETS}")
+        if self.awaits_pairs and not self.has_pairs:
+            data, known = self.train_dataset, self._known_columns(self.train_dataset)
+            raise DataError(no_pairs("train_dataset", columns_of(data), known, self.args.method))
 
     def _check_targets_once(self, batch: Mapping[str, Any]) -> None:
         if self._checked_targets:

@@ -27,7 +27,7 @@ SHORT_ROW = 64  # tokens of the shortest row of a probe, at most
 
 
 def require_exact_training(model: Any, batch: Mapping[str, Any], longest_row: int = 0) -> None:
-    """Compare a tree of the tokens of a batch with separate rows, see `probe_rows`."""
+    """Compare a tree of the tokens of a batch with separate rows; it is at least as large as the trees of the batch."""
     columns = {name for name, values in batch.items() if isinstance(values, Tensor) and values.ndim > 2}
     if unknown := sorted(columns - INPUTS):
         raise DataError(
@@ -47,6 +47,12 @@ def probe_rows(model: Any, tokens: np.ndarray, depth: int, nodes: int = DENSE_NO
     """Return rows whose tree has the given size: one row of the tokens, and branches from its middle, `[R, T]`.
 
     Rows have at least 32 tokens as far as the positions of the model allow, so that there always are branches.
+
+    Args:
+        model: The model, possibly wrapped by an engine.
+        tokens: Token ids of the data, `[N]`; those of branches are drawn from them.
+        depth: Number of tokens of a row.
+        nodes: Number of nodes, not counting what branches happen to share.
     """
     positions = getattr(text_config(model), "max_position_embeddings", None) or SMALLEST_DEPTH
     depth = max(depth, min(SMALLEST_DEPTH, positions))

@@ -595,12 +595,12 @@ def test_adapters_are_run_on_the_base_that_they_name(
 
     capsys.readouterr()
     file = tmp_path / "adapters" / "adapter_config.json"
-    for base, message in (("gone", "its base model 'gone': "), (None, "no base")):
+    for base, message in (("gone", "base_model_name_or_path='gone'"), (None, "base_model_name_or_path")):
         file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
         command = ["evaluate", str(tmp_path / "adapters"), str(pairs), "--output", str(tmp_path / "out")]
         assert run([*command, "--no-progress"]) == 2
         error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1 and "base_model_name_or_path in" in error
+        assert message in error and error.count("\n") == 1
 
 
 def test_a_model_that_samples_is_evaluated_without_chance(tmp_path: Path, models: Path) -> None:

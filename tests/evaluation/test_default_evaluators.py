@@ -20,7 +20,9 @@ from transformers import (
     set_seed,
 )
 
-from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairEvaluator
+from dair_hf.evaluation.answers import absolute_errors, same_numbers
+from dair_hf.training.checks import check_best_metric
 from tests.fixtures import tiny
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -89,3 +91,20 @@ def test_no_evaluator_is_needed(tmp_path: Path, kind: str) -> None:
         assert [found["original_mae"], found["augmented_mae"]] == pytest.approx(errors, rel=1e-6)
     metrics = trainer.evaluate()
     assert metrics["eval_both_correct"] == found["both_correct"] == np.logical_and(*right).mean()
+
+
+@pytest.mark.parametrize("metric", ["original_mae", "eval_augmented_mae", "a_original_mae"])
+def test_a_small_error_of_a_regression_is_the_best(tmp_path: Path, metric: str) -> None:
+    args = DAIRConfig(str(tmp_path), report_to="none", use_cpu=True, metric_for_best_model=metric)
+    evaluator = PairEvaluator(same_numbers, scores={"mae": absolute_errors})
+    check_best_metric(args, evaluator, {"a": None} if metric.startswith("a_") else None, makes_metrics=False)
+    assert args.greater_is_better is False
+
+
+def test_the_direction_of_a_score_must_be_given(tmp_path: Path) -> None:
+    args = DAIRConfig(str(tmp_path), report_to="none", use_cpu=True, metric_for_best_model="original_error")
+    evaluator = PairEvaluator(same_numbers, scores={"error": absolute_errors})
+    with pytest.raises(DataError, match="greater_is_better"):
+        check_best_metric(args, evaluator, None, makes_metrics=False)
+    args.greater_is_better = False
+    check_best_metric(args, evaluator, None, makes_metrics=False)

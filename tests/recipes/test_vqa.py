@@ -438,7 +438,7 @@ def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str]
 BAD = {
     "unknown field": (
         {"yaml": "edits_per_scenes: 3\n"},
-        "bad.yaml: unknown field 'edits_per_scenes'; did you mean 'ed",
+        "bad.yaml: unknown field 'edits_per_scenes'",
     ),
     "unknown option": ({"backbon": "x"}, "unknown option --backbon; did you mean 'backbone'?"),
     "unknown edit": ({"edit": "removed"}, "--edit: invalid choice: 'removed'"),

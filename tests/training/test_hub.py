@@ -67,7 +67,7 @@ def test_card_of_a_paired_run(pushed: tuple[HubServer, Path], kind: str, repo: s
     name, value = values["original_even_length"]
     assert name == "even length, original (strict)"
     assert value == pytest.approx(metrics["original_even_length"], abs=1e-6)
-    assert values["cm"] == ("consistency metric (strict)", pytest.approx(metrics["cm"], abs=1e-6))
+    assert "cm" not in values and metrics["cm_denominator"] < 30
     for line in (
         "- method: `dair`",
         "- regularizer: `sq`",
@@ -182,7 +182,7 @@ def test_a_metric_is_pushed_as_a_space_and_loaded_from_it(
     repo = f"{USER}/{name}"
     hub_server.run_python(PUSH_METRIC, repo, name, hf_home=tmp_path / "hf_push")
     files = set(hub_server.files(f"spaces/{repo}"))
-    assert {"README.md", "app.py", "requirements.txt", f"{name}.py"} <= files
+    assert {"README.md", "requirements.txt", f"{name}.py"} <= files
     assert not [path for path in files if "__pycache__" in path]
     online = {"HF_TOKEN": "", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
     done = hub_server.run_python(LOAD_METRIC, repo, json.dumps(given), hf_home=tmp_path / "hf_load", **online)

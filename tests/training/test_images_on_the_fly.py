@@ -157,3 +157,32 @@ def test_partners_from_global_random_numbers_are_the_same_in_every_evaluation(tm
 def test_workers_make_the_rows(tmp_path: Path) -> None:
     metrics = trainer(tmp_path, TorchImages(), dataloader_num_workers=2).evaluate()
     assert metrics["eval_both_correct"] == trainer(tmp_path, TorchImages()).evaluate()["eval_both_correct"]
+
+
+def test_labels_that_a_transform_makes_are_scored(tmp_path: Path) -> None:
+    data = pictures().rename_column("label", "labels")
+
+    def other_label(rows: Rows) -> Rows:
+        return {**as_pixels({**rows, "label": rows["labels"]}), "labels": [1 - label for label in rows["labels"]]}
+
+    def other_name(rows: Rows) -> Rows:
+        made = other_label(rows)
+        return {**made, "label": made.pop("labels")}
+
+    found = [
+        trainer(tmp_path, data.with_transform(made)).evaluate()["eval_original_accuracy"]
+        for made in (other_label, other_name)
+    ]
+    plain = trainer(tmp_path, data.with_transform(lambda rows: as_pixels({**rows, "label": rows["labels"]})))
+    assert found == [1 - plain.evaluate()["eval_original_accuracy"]] * 2
+
+
+def test_persistent_workers_do_not_mix_evaluation_sets(tmp_path: Path) -> None:
+    losses = []
+    for persistent in (False, True):
+        made = trainer(tmp_path, pictures().with_transform(as_pixels))
+        made.args.dataloader_num_workers, made.args.dataloader_persistent_workers = 1, persistent
+        made.eval_dataset = {"a": [TorchImages()[row] for row in range(4)], "b": [TorchImages()[row] for row in (4, 5)]}
+        metrics = made.evaluate()
+        losses.append([metrics["eval_a_loss"], metrics["eval_b_loss"]])
+    assert losses[0] == losses[1] and losses[0][0] != losses[0][1]

@@ -165,6 +165,7 @@ class TextEncoder:
         """Encode a prompt without an answer: a text, or messages that the template ends with its generation prompt."""
         if isinstance(value, list):
             messages = messages_of(value, where, prefix + self.form.inputs[0])
+            messages = messages[: len(messages) - (messages[-1]["role"] == ASSISTANT)]
             ids = self._ids(render(self.tokenizer, messages, where, tools=tools, add_generation_prompt=True))
         else:
             text = text_of(value, where, prefix + self.form.inputs[0])

@@ -34,7 +34,7 @@ _PLAIN = frozenset(
 )
 _KINDS = frozenset(
     "attraction cafe church cinema club college concert gallery guest guesthouse hall hotel house museum night "
-    "nightclub park pool restaurant swimming theatre theater".split()
+    "nightclub park pool restaurant school swimming theatre theater".split()
 )
 _ALIKE = frozenset(
     "a and b bar bed bistro breakfast cafe gallery guest guesthouse hotel house inn lodge museum of restaurant "
@@ -195,7 +195,7 @@ class LeftoverSearch:
         index: dict[str, set[Words]] = {}
         for slot in self._renamed_slots & self._known.keys():
             for name in self._known[slot] - self._towns:
-                if len(name) > 2 or not _PLAIN.issuperset(name):  # the empty name is plain
+                if len(name) > 2 or not (_PLAIN if len(name) > 1 else _PLAIN | _KINDS).issuperset(name):
                     index.setdefault(name[0], set()).add(name)
         return index
 

@@ -10,13 +10,14 @@ from dair_hf.dialog.linking.names import DialogueNames
 from dair_hf.dialog.linking.spelling import PLACE, kind_of
 from dair_hf.dialog.linking.words import words
 
-# Slot -> names.
+# Slot -> names: the data bases, and the Doubletree, which dialogues book although these lack it.
 VENUES = {
     "hotel-name": (
         "a and b guest house|acorn guest house|alexander bed and breakfast|allenbell|alpha-milton guest house|"
         "arbury lodge guesthouse|archway house|ashley hotel|autumn house|avalon|aylesbray lodge guest house|"
         "bridge guest house|carolina bed and breakfast|city centre north b and b|cityroomz|el shaddai|"
-        "express by holiday inn cambridge|finches bed and breakfast|gonville hotel|hamilton lodge|hobsons house|"
+        "express by holiday inn cambridge|doubletree by hilton cambridge|"
+        "finches bed and breakfast|gonville hotel|hamilton lodge|hobsons house|"
         "home from home|huntingdon marriott hotel|kirkwood house|leverton house|limehouse|lovell lodge|"
         "rosa's bed and breakfast|the cambridge belfry|the lensfield hotel|university arms hotel|warkworth house|"
         "worth house"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from dair_hf.metrics import json_metric
-from dair_hf.metrics.json_items import encode_items
-from dair_hf.metrics.state import conventions, items, joint_goal
+from dair_hf.metrics.state import conventions, joint_goal
 
 
 class JointGoalAccuracy(json_metric.JsonMetric):
     """Joint goal accuracy, see `DESCRIPTION`."""
 
     CITATION = json_metric.DAIR_CITATION
-    EXTRA_INPUTS = ("prediction_ids", "reference_ids")
     DESCRIPTION = f"""
 Joint goal accuracy (JGA): the share of user turns whose predicted dialogue state is entirely correct. Evaluators differ
 in what they call correct, so each convention in use is a preset, and each of its rules is a switch. The metric also
@@ -27,7 +24,6 @@ Args:
         values), or its JSON text, or {"row_id": "MUL0003/4", "state": ...}. Items with ids are matched by id, never by
         order.
     references: list of gold states in the same form. A slot lists all correct alternatives, the preferred one first.
-    prediction_ids, reference_ids: lists of row ids, if they are not in the items (not with `evaluate.combine`).
     preset: name of the convention, "any_of" by default. Any switch can be set by name, such as dontcare="drop_both".
     intervals (default: True), confidence (0.95): settings of the confidence interval.
 Returns:
@@ -41,12 +37,12 @@ Examples:
     1.0
 """
 
-    def _encode(
-        self, predictions: Any, references: Any, prediction_ids: Any = None, reference_ids: Any = None
-    ) -> tuple[list[str], list[str]]:
-        predictions = items.attach_ids(predictions, prediction_ids, "predictions")
-        references = items.attach_ids(references, reference_ids, "references")
-        return encode_items(predictions, "predictions"), encode_items(references, "references")
-
-    def _compute(self, predictions: Sequence[str], references: Sequence[str], **settings: Any) -> dict[str, Any]:
+    def _score(self, predictions: Any, references: Any, **settings: Any) -> dict[str, Any]:
         return joint_goal.joint_goal_accuracy(predictions, references, **settings)
+
+
+if __name__ == "__main__":  # page of this metric as a Space on the Hub
+    import evaluate
+    from evaluate.utils import launch_gradio_widget
+
+    launch_gradio_widget(evaluate.load(__file__))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.normalizers import NORMALIZERS
+from dair_hf.settings import Settings
 
 MULTIWOZ_DOMAINS = ("attraction", "hospital", "hotel", "police", "restaurant", "taxi", "train")
 NAME_SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
@@ -33,12 +34,12 @@ MULTIWOZ_CATEGORICAL_SLOTS = (
 ).split()
 
 
-def _switch(default: Any, choices: tuple[str, ...] | None, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"choices": choices, "help": text})
+def _switch(default: Any, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text})
 
 
 @dataclasses.dataclass(frozen=True)
-class Convention:
+class Convention(Settings):
     """Rules for comparing a predicted state with a gold state. The defaults are the preset `any_of`.
 
     Example:
@@ -46,64 +47,61 @@ class Convention:
         ('any', 'partial95')
     """
 
-    alternatives: str = _switch(
+    alternatives: Literal["any", "all", "first", "overlap"] = _switch(
         "any",
-        ("any", "all", "first", "overlap"),
         "when the values of a slot match. any: the first predicted value is one of the gold values; all: the sets of "
         "values are equal; first: the first predicted value is the first gold value; overlap: any predicted value is "
         "one of the gold values",
     )
-    dontcare: str = _switch(
+    dontcare: Literal["keep", "drop_both", "drop_gold"] = _switch(
         "keep",
-        ("keep", "drop_both", "drop_gold"),
         "treatment of the value 'dontcare', in this spelling only. keep: compare it like any value; drop_both: remove "
         "it from prediction and gold; drop_gold: remove gold slots that have it",
     )
-    none: str = _switch(
+    none: Literal["omit", "omit_predicted", "literal"] = _switch(
         "omit",
-        ("omit", "omit_predicted", "literal"),
         "treatment of 'none' and 'not mentioned'. omit: the slot is not filled; omit_predicted: likewise, but 'none' "
         "in gold is a value; literal: both are values. The empty string never fills a slot",
     )
-    match: str = _switch(
+    match: Literal["exact", "partial95", "token_sort"] = _switch(
         "exact",
-        ("exact", "partial95", "token_sort"),
         "comparison of two values. exact: equal strings; partial95: fuzzywuzzy's partial ratio is above 95; "
         "token_sort: the score is its token-sort ratio / 100, but categorical_slots must equal the first gold value",
     )
-    normalizer: str = _switch(
-        "none",
-        tuple(NORMALIZERS),
-        "normalization of values before they are compared. "
-        + "; ".join(f"{name}: {normalizer.text}" for name, normalizer in NORMALIZERS.items()),
+    normalizer: Literal["none", "lower", "parlai", "first_piece", "trade", "mwzeval", "checkdst", "strip_space"] = (
+        _switch(
+            "none",
+            "normalization of values before they are compared. "
+            + "; ".join(f"{name}: {normalizer.text}" for name, normalizer in NORMALIZERS.items()),
+        )
     )
-    extra: str = _switch(
+    extra: Literal["penalise", "penalise_known", "ignore"] = _switch(
         "penalise",
-        ("penalise", "penalise_known", "ignore"),
         "treatment of predicted slots that the gold state does not fill. penalise: they are errors; penalise_known: "
         "they are errors if the schema has them (see schema_slots), else ignored; ignore: only gold slots count",
     )
-    empty_answer: str = _switch(
-        "score",
-        ("score", "skip"),
-        "treatment of turns with an empty prediction. score: they count; skip: they are left out",
+    empty_answer: Literal["score", "skip"] = _switch(
+        "score", "treatment of turns with an empty prediction. score: they count; skip: they are left out"
     )
-    domains: tuple[str, ...] | None = _switch(None, None, "compare only slots of these domains; all if not set")
-    slots: tuple[str, ...] | None = _switch(None, None, "compare only these slots; all if not set")
+    domains: tuple[str, ...] | None = _switch(None, "compare only slots of these domains; all if not set")
+    slots: tuple[str, ...] | None = _switch(None, "compare only these slots; all if not set")
     schema_slots: tuple[str, ...] | None = _switch(
-        None, None, "all slots of the schema, for penalise_known; if not set, those of MultiWOZ for data of its domains"
+        None, "all slots of the schema, for penalise_known; if not set, those of MultiWOZ for data of its domains"
     )
     categorical_slots: tuple[str, ...] = _switch(
         tuple(MULTIWOZ_CATEGORICAL_SLOTS),
-        None,
         "slots that token_sort compares exactly; if not set, those of MultiWOZ 2.2",
     )
     consistency_slots: tuple[str, ...] | None = _switch(
         None,
-        None,
         "compare only these slots in the consistency metric, with dontcare as a value unless that is set; if not set, "
         "the slots of the joint goal accuracy",
     )
+
+    def check(self) -> None:
+        """Refuse empty lists: nothing would be compared, so that every row would be right."""
+        if () in (self.domains, self.slots, self.consistency_slots):
+            raise DataError("domains, slots, consistency_slots: expected a name, got an empty list")
 
 
 _PARLAI = Convention(
@@ -147,7 +145,7 @@ def resolve_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Co
         The name to report with every result, which contains the changed switches, and the convention.
 
     Raises:
-        DataError: The preset, a switch or a value is unknown.
+        DataError: The preset or the value of a switch is unknown.
 
     Example:
         >>> resolve_convention("any_of", dontcare="drop_both")[0]
@@ -163,29 +161,18 @@ def resolve_pair_convention(preset: str = "any_of", **switches: Any) -> tuple[st
     that `consistency_slots` replace `slots`, with dontcare as a value. Switches that are given are kept. Where scores
     are graded (`token_sort`), a view is right if its score is 1.
 
-    Args:
-        preset: A name in `PRESETS`.
-        **switches: As for `resolve_convention`; `consistency_slots=None` compares the slots of the joint goal accuracy.
-
-    Returns:
-        The name to report with every result, and the convention.
-
-    Raises:
-        DataError: The preset, a switch or a value is unknown, or `empty_answer` is "skip".
+    `consistency_slots=None` compares the slots of the joint goal accuracy.
 
     Example:
         >>> resolve_pair_convention("parlai_v22")[0], resolve_pair_convention("sgd_fuzzy")[0]
         ('parlai_v22(empty_answer=score)', 'sgd_fuzzy, scores of 1')
     """
     if switches.get("empty_answer") == "skip":
-        raise DataError(
-            "empty_answer=skip: a pair needs both views, so empty answers are scored; leave it out, or compute the "
-            "joint goal accuracy of each view"
-        )
+        raise DataError("empty_answer: expected 'score', got 'skip', but a pair needs both views")
     base = _preset(preset)
     slots = None if "slots" in switches else base.consistency_slots
     if "consistency_slots" in switches:
-        slots = _valid("consistency_slots", switches["consistency_slots"])
+        slots = _as_tuple("consistency_slots", switches["consistency_slots"])
     if slots is not None:
         base = dataclasses.replace(base, dontcare="keep")
     name, convention = _with_switches(preset, base, {**switches, "empty_answer": "score"})
@@ -195,41 +182,23 @@ def resolve_pair_convention(preset: str = "any_of", **switches: Any) -> tuple[st
 
 def _preset(name: str) -> Convention:
     if name not in PRESETS:
-        raise DataError(f"preset: unknown name {name!r}; use one of {', '.join(PRESETS)}")
+        raise DataError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
     return PRESETS[name]
 
 
 def _with_switches(preset: str, base: Convention, switches: Mapping[str, Any]) -> tuple[str, Convention]:
-    changed = {}
-    for name, value in switches.items():
-        value = _valid(name, value)
-        if value != getattr(base, name):
-            changed[name] = value
-    if not changed:
-        return preset, base
-    shown = ", ".join(f"{name}={_shown(value)}" for name, value in changed.items())
-    return f"{preset}({shown})", dataclasses.replace(base, **changed)
+    convention = dataclasses.replace(base, **{name: _as_tuple(name, value) for name, value in switches.items()})
+    values = {name: getattr(convention, name) for name in switches}
+    shown = [f"{name}={_shown(value)}" for name, value in values.items() if value != getattr(base, name)]
+    return f"{preset}({', '.join(shown)})" if shown else preset, convention
 
 
 def _shown(value: Any) -> str:
     return "all" if value is None else "+".join(value) if isinstance(value, tuple) else value
 
 
-def _valid(name: str, value: Any) -> Any:
-    fields = {field.name: field for field in dataclasses.fields(Convention)}
-    if name not in fields:
-        raise DataError(f"switch: unknown name {name!r}; use one of {', '.join(fields)}")
-    choices, default = fields[name].metadata["choices"], fields[name].default
-    if choices is not None:
-        if value not in choices:
-            raise DataError(f"{name}: unknown value {value!r}; use one of {', '.join(choices)}")
-        return value
-    if value is None and default is None:
-        return None
-    if isinstance(value, str):
+def _as_tuple(name: str, value: Any) -> Any:
+    """Return the value of a switch, lists and comma-separated names as a tuple."""
+    if isinstance(value, str) and (name == "domains" or name.endswith("slots")):
         value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, list | tuple) or not all(isinstance(part, str) and part for part in value):
-        raise DataError(f"{name}: must be a list of names or a comma-separated string, found {value!r}")
-    if not value and default is None:
-        raise DataError(f"{name}: the list is empty, so nothing would be compared; leave it out to compare everything")
-    return tuple(value)
+    return tuple(value) if isinstance(value, list) else value

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tqdm.auto import tqdm
-
-from dair_hf.errors import DataError
+from dair_hf.errors import BeliefTextWarning, DataError, SlotNameWarning
+from dair_hf.metrics.items import Item
 from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import Convention
-from dair_hf.metrics.state.fuzzy import fuzzy_comparison
-from dair_hf.metrics.state.items import UNREAD_SHARE, Turn, require_belief_text
 from dair_hf.metrics.state.normalizers import DONTCARE, normalize, normalize_slot
-from dair_hf.metrics.state.slot_names import (
-    SlotNames,
-    fold,
-    reference_names,
-    require_compared_slots,
-    slot_filter,
-    warn_about_names,
-)
+from dair_hf.metrics.state.slot_names import SlotNames, fold, reference_names, slot_filter
+
+_UNREAD_SHARE = 0.9  # predictions of which more cannot be read are refused
+_MAX_SHOWN = 5  # unknown slots that a warning lists
+_LATIN_1 = dict.fromkeys(range(128, 256))
 
 
 class Comparison(NamedTuple):
@@ -56,20 +52,10 @@ def compare_states(
     convention: Convention,
     names: SlotNames | None = None,
 ) -> Comparison:
-    """Compare a predicted state with a gold state.
+    """Compare a predicted state with a gold state, slot -> values; the turn is correct if the `score` is 1.
 
-    Args:
-        prediction: slot -> values, or what was read from text. A slot that the text repeats with other values scores 0.
-        reference: slot -> correct values, the preferred one first.
-        convention: The rules.
-        names: Slot names of all references, from `dair_hf.metrics.state.slot_names.reference_names`. None: those of
-            this reference.
-
-    Returns:
-        The comparison. The turn is correct if its `score` is 1.
-
-    Raises:
-        DataError: The convention matches fuzzily and rapidfuzz is not installed.
+    A slot that the text of a prediction repeats with other values scores 0. Without `names`, from `reference_names`,
+    the references have the slots of this one.
 
     Example:
         >>> gold = {"hotel-area": ["centre", "center"], "hotel-stars": ["4"]}
@@ -92,11 +78,7 @@ def compare_states(
     hits = sum(scores.values(), 0.0)
     extra = [slot for slot in predicted if slot not in gold]
     unknown = [slot for slot in extra if slot not in names]
-    if convention.extra == "penalise_known":
-        extra = [slot for slot in extra if not names.schema_lacks(slot)]
-    elif convention.extra == "ignore":
-        extra = []
-    scores |= dict.fromkeys(extra, 0.0)
+    scores |= dict.fromkeys((slot for slot in extra if not _is_ignored(slot, convention, names)), 0.0)
     if convention.alternatives != "all":
         n_predicted = sum(slot in predicted for slot in scores)
         return Comparison(scores, list(gold), unknown, hits, n_predicted, len(gold), belief.answered)
@@ -107,43 +89,62 @@ def compare_states(
     )
 
 
-def compare_turns(
-    turns: Sequence[tuple[Turn, Turn]], convention: Convention, *, progress: bool = False
-) -> list[Comparison]:
-    """Compare all turns of a data set.
+def _is_ignored(slot: str, convention: Convention, names: SlotNames) -> bool:
+    """Return whether a predicted slot that the gold state does not fill is no error."""
+    return convention.extra == "ignore" or (convention.extra == "penalise_known" and names.schema_lacks(slot))
 
-    Args:
-        turns: (prediction, reference) of each turn.
-        convention: The rules.
-        progress: Show a progress bar on stderr after two seconds.
 
-    Returns:
-        One comparison for each turn.
+def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) -> list[Comparison]:
+    """Compare (prediction, reference) of all turns of a data set, whose values are `Belief` objects.
 
     Raises:
-        DataError: Nearly all predictions are text in another form than that of a state, or have no slot that a
-            reference or MultiWOZ has; `domains` or `slots` contain an unknown name or leave nothing to compare; or as
-            `compare_states`.
+        DataError: Nearly all predictions are text in another form than a state's, or have no slot that a reference or
+            MultiWOZ has: their accuracy would be 0 for any model. Or the convention leaves nothing to compare.
 
     Warns:
-        SlotNameWarning: Predictions have slots that no reference has.
-        BeliefTextWarning: Predictions are text in another form than that of a state.
+        SlotNameWarning, BeliefTextWarning: This concerns some predictions.
     """
-    require_belief_text([prediction for prediction, _ in turns])
-    names = reference_names((reference.state for _, reference in turns), convention)
-    require_compared_slots(names, convention)
+    beliefs = [prediction.value for prediction, _ in turns]
+    other = [prediction.where for prediction, _ in turns if not prediction.value.is_well_formed]
+    form = f"{len(other)} of {len(turns)} predictions, such as {other[0]}, are" if other else ""
+    expected = "text of another form than 'hotel-area = east ; hotel-name = warkworth house'"
+    if len(other) > _UNREAD_SHARE * sum(belief.answered for belief in beliefs):
+        raise DataError(f"{form} {expected}; a state as an object is given under 'state'")
+    if other:
+        warnings.warn(f"{form} {expected}; what is not read as meant counts as wrong", BeliefTextWarning, stacklevel=4)
+    names = reference_names((reference.value.state for _, reference in turns), convention)
+    if names.in_references and not any(map(slot_filter(convention), names.in_references)):
+        raise DataError(
+            "domains and slots: nothing to compare, since the convention leaves out all slots of the references: "
+            f"{', '.join(sorted(names.in_references))}"
+        )
     comparisons = [
-        compare_states(prediction.belief, reference.state, convention, names)
-        for prediction, reference in tqdm(turns, desc="turns", delay=2.0, leave=False, disable=not progress)
+        compare_states(prediction.value, reference.value.state, convention, names) for prediction, reference in turns
     ]
     unknown = Counter(slot for comparison in comparisons for slot in comparison.unknown)
-    slots = sum(len(prediction.state) for prediction, _ in turns)
-    if names.in_references and unknown.total() > UNREAD_SHARE * slots:
+    slots = sum(len(belief.state) for belief in beliefs)
+    if names.in_references and unknown.total() > _UNREAD_SHARE * slots:
         raise DataError(
             f"predictions: expected slots such as {min(names.in_references)!r}, got {min(unknown)!r}; no reference has "
             f"{unknown.total()} of their {slots} slots"
         )
-    warn_about_names(unknown, names, convention)
+    if unknown:
+        shown = [
+            f"{slot!r} ({count} turns, {'ignored' if _is_ignored(slot, convention, names) else 'counted as wrong'})"
+            for slot, count in sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:_MAX_SHOWN]
+        ]
+        more = [f"{len(unknown) - _MAX_SHOWN} more"] if len(unknown) > _MAX_SHOWN else []
+        warnings.warn(
+            f"predictions have slots that no reference has: {', '.join(shown + more)}", SlotNameWarning, stacklevel=4
+        )
+    if convention.match == "token_sort" and names.in_references:
+        if {fold(slot) for slot in convention.categorical_slots}.isdisjoint(map(fold, names.in_references)):
+            warnings.warn(
+                "no slot of the references is in categorical_slots, so all are matched fuzzily; set it to the slots "
+                "that the schema of the data calls categorical",
+                SlotNameWarning,
+                stacklevel=4,
+            )
     return comparisons
 
 
@@ -185,7 +186,7 @@ def _scorer(convention: Convention) -> Callable[[str, list[str], list[str]], flo
         if compare_sets:
             return lambda slot, predicted, gold: float(set(predicted) == set(gold))
         return lambda slot, predicted, gold: float(not set(predicted).isdisjoint(gold))
-    similarity = fuzzy_comparison(convention.match)
+    similarity = _similarity(convention.match)
     categorical = set(map(fold, convention.categorical_slots)) if convention.match == "token_sort" else set()
 
     def score(slot: str, predicted: list[str], gold: list[str]) -> float:
@@ -199,3 +200,41 @@ def _scorer(convention: Convention) -> Callable[[str, list[str], list[str]], flo
         return max(best)
 
     return score
+
+
+def _similarity(match: str) -> Callable[[str, str], float]:
+    """Return a function that compares two values by a ratio of fuzzywuzzy 0.18 and python-Levenshtein, in [0, 1].
+
+    The ratios of `rapidfuzz.fuzz` would give other results than the published evaluators. `partial_ratio` also tries
+    substrings that are shorter than the shorter string: it gives 96 for "ian hong house" and "lan hong house", where
+    fuzzywuzzy gives 93, and mwzeval accepts all above 95. `ratio` differs by rounding errors, which matter at .5.
+    """
+    from rapidfuzz import distance
+
+    def percent(value: str, other: str) -> int:
+        length = len(value) + len(other)
+        return round(100 * (distance.Indel.similarity(value, other) / length))
+
+    @functools.lru_cache(maxsize=1 << 16)
+    def partial95(value: str, other: str) -> float:
+        # The shorter string against all substrings of its length that start where a block of common characters puts it.
+        shorter, longer = sorted((value, other), key=len)
+        if not shorter:
+            return float(value == other)
+        blocks = distance.Levenshtein.opcodes(shorter, longer).as_matching_blocks()
+        starts = {max(0, block.b - block.a) for block in blocks}
+        return float(max(percent(shorter, longer[start : start + len(shorter)]) for start in starts) > 95)
+
+    @functools.lru_cache(maxsize=1 << 16)
+    def token_sort(value: str, other: str) -> float:
+        value, other = _sorted_words(value), _sorted_words(other)
+        if not value or not other:
+            return float(value == other)
+        return percent(value, other) / 100.0
+
+    return partial95 if match == "partial95" else token_sort
+
+
+def _sorted_words(value: str) -> str:
+    """Sort the words of a value as fuzzywuzzy does: characters 128 to 255 are deleted, punctuation becomes spaces."""
+    return " ".join(sorted(re.sub(r"\W", " ", value.translate(_LATIN_1)).lower().split()))

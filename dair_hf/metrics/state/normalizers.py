@@ -248,14 +248,8 @@ def _mwzeval_time(time: str) -> str:
     return f"0{time}" if len(time) == 4 and time[1] == ":" else time
 
 
-class Normalizer(NamedTuple):
-    """Normalization of values.
-
-    Attributes:
-        of_predicted: `(slot, value) -> value` for predicted values.
-        of_gold: The same for gold values.
-        text: Description for `--help`.
-    """
+class _Normalizer(NamedTuple):
+    """Functions `(slot, value) -> value` for predicted and gold values, and a description for `--help`."""
 
     of_predicted: Callable[[str, str], str]
     of_gold: Callable[[str, str], str]
@@ -263,31 +257,25 @@ class Normalizer(NamedTuple):
 
 
 # Value of the switch `normalizer` -> what it does.
-NORMALIZERS: Mapping[str, Normalizer] = MappingProxyType(
+NORMALIZERS: Mapping[str, _Normalizer] = MappingProxyType(
     {
-        "none": Normalizer(_unchanged, _unchanged, "nothing"),
-        "lower": Normalizer(_lower, _lower, "lower case, single spaces"),
-        "parlai": Normalizer(_single_spaces, _lower, "single spaces, gold also in lower case"),
-        "first_piece": Normalizer(
+        "none": _Normalizer(_unchanged, _unchanged, "nothing"),
+        "lower": _Normalizer(_lower, _lower, "lower case, single spaces"),
+        "parlai": _Normalizer(_single_spaces, _lower, "single spaces, gold also in lower case"),
+        "first_piece": _Normalizer(
             _first_piece, _first_piece_of_gold, "as parlai, cut at the first comma followed by a space"
         ),
-        "trade": Normalizer(_unchanged, _trade, "TRADE's table of typos, gold only"),
-        "mwzeval": Normalizer(_mwzeval, _mwzeval, "canonical slots, names, types, food and times"),
-        "checkdst": Normalizer(_checkdst, _checkdst, "center and n-star folded, cut at the first comma"),
-        "strip_space": Normalizer(_strip_space, _strip_space, "lower case without spaces, split at '|'"),
+        "trade": _Normalizer(_unchanged, _trade, "TRADE's table of typos, gold only"),
+        "mwzeval": _Normalizer(_mwzeval, _mwzeval, "canonical slots, names, types, food and times"),
+        "checkdst": _Normalizer(_checkdst, _checkdst, "center and n-star folded, cut at the first comma"),
+        "strip_space": _Normalizer(_strip_space, _strip_space, "lower case without spaces, split at '|'"),
     }
 )
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def normalize(normalizer: str, slot: str, value: str, is_gold: bool = True) -> str:
-    """Return the normalized value of a slot.
-
-    Args:
-        normalizer: A name in `NORMALIZERS`.
-        slot: Slot such as "hotel-name".
-        value: The value.
-        is_gold: Whether the value is from a gold state; some evaluators normalize the two sides differently.
+    """Return the normalized value of a slot; some evaluators normalize predicted and gold values differently.
 
     Example:
         >>> normalize("trade", "hotel-area", "center"), normalize("trade", "hotel-area", "center", False)
@@ -299,11 +287,7 @@ def normalize(normalizer: str, slot: str, value: str, is_gold: bool = True) -> s
 
 @functools.lru_cache(maxsize=1 << 12)
 def normalize_slot(normalizer: str, slot: str) -> str:
-    """Return the normalized name of a slot; only mwzeval changes names.
-
-    Args:
-        normalizer: A name in `NORMALIZERS`.
-        slot: Slot such as "hotel-price range". Its domain is not changed.
+    """Return the normalized name of a slot; only mwzeval changes names, and no domain.
 
     Example:
         >>> normalize_slot("mwzeval", "taxi-arriveBy"), normalize_slot("mwzeval", "hotel-price range")

@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-ARTICLES = frozenset({"a", "an", "the"})
-NUMBER_WORDS: Mapping[str, str] = MappingProxyType(
+_ARTICLES = frozenset({"a", "an", "the"})
+_NUMBER_WORDS: Mapping[str, str] = MappingProxyType(
     {"none": "0"}
     | {word: str(n) for n, word in enumerate("zero one two three four five six seven eight nine ten".split())}
 )
-PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
+_PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 
 # Words whose missing apostrophe is restored if exactly one is missing: "dont", "couldnt've", "couldn'tve".
 _CONTRACTED = """
@@ -38,14 +38,14 @@ def _without_one_apostrophe(word: str) -> list[str]:
     return [word[:i] + word[i + 1 :] for i, character in enumerate(word) if character == "'"]
 
 
-CONTRACTIONS: Mapping[str, str] = MappingProxyType(
+_CONTRACTIONS: Mapping[str, str] = MappingProxyType(
     {broken: word for word in _CONTRACTED.split() for broken in _without_one_apostrophe(word)}
     | {"somebody'd": "somebodyd"}  # the only published entry that removes an apostrophe
 )
 
 
 def strip_spaces(answer: str) -> str:
-    r"""Replace line ends and tabs by spaces and remove the spaces around an answer, all that undisputed answers get.
+    r"""Replace line ends and tabs by spaces and remove the spaces around an answer, as for undisputed answers.
 
     Example:
         >>> strip_spaces(" Two\tdogs\n")
@@ -54,26 +54,21 @@ def strip_spaces(answer: str) -> str:
     return answer.replace("\n", " ").replace("\t", " ").strip()
 
 
-def replace_punctuation(text: str) -> str:
-    """Replace or remove the marks in `PUNCTUATION`, and remove periods.
-
-    A mark becomes a space, so that "red/white" is two words. It is removed instead if the text contains it next to a
-    space. If the text contains a comma between digits, all marks are removed. A period is removed unless a digit
-    follows.
-    """
+def _replace_punctuation(text: str) -> str:
+    """Replace marks by spaces, or remove them next to a space or with a comma between digits; remove periods."""
     joins = _DIGITS_AROUND_COMMA.search(text) is not None
     replaced = {
         ord(mark): "" if joins or f"{mark} " in text or f" {mark}" in text else " "
-        for mark in PUNCTUATION
+        for mark in _PUNCTUATION
         if mark in text
     }
     return _PERIOD.sub("", text.translate(replaced), count=_MAX_PERIODS)
 
 
-def normalize_words(text: str) -> str:
+def _normalize_words(text: str) -> str:
     """Lower-case a text, write number words up to ten as digits, remove articles and restore apostrophes."""
-    words = (NUMBER_WORDS.get(word, word) for word in text.lower().split())
-    return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
+    words = (_NUMBER_WORDS.get(word, word) for word in text.lower().split())
+    return " ".join(_CONTRACTIONS.get(word, word) for word in words if word not in _ARTICLES)
 
 
 @functools.lru_cache(maxsize=1 << 18)  # VQA v2 has about 200,000 distinct answers
@@ -86,4 +81,4 @@ def normalize_answer(answer: str) -> str:
         >>> normalize_answer("A T-shirt."), normalize_answer("ten o'clock"), normalize_answer("1,500")
         ('t shirt', "10 o'clock", '1500')
     """
-    return normalize_words(replace_punctuation(strip_spaces(answer)))
+    return _normalize_words(_replace_punctuation(strip_spaces(answer)))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from dair_hf.metrics import json_metric
-from dair_hf.metrics.vqa import breakdown
-from dair_hf.metrics.vqa.items import Prediction, Reference, pair_answers, read_predictions, read_references
+from dair_hf.metrics.vqa import scores
 
 
 class VQAAccuracy(json_metric.JsonMetric):
@@ -49,15 +47,15 @@ Examples:
     1.0
 """
 
-    def _encode(self, predictions: Any, references: Any) -> tuple[list[str], list[str]]:
-        read = read_predictions(predictions), read_references(references)
-        if len(read[0]) != len(read[1]):
-            pair_answers(*read)  # raises an error that names the missing ids
-        return [_json_text(item) for item in read[0]], [_json_text(item) for item in read[1]]
+    def _items(self, predictions: Any, references: Any) -> tuple[Iterable[Any], Iterable[Any]]:
+        return predictions, scores.reference_list(references)
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[str], **settings: Any) -> dict[str, Any]:
-        return breakdown.vqa_accuracy(map(json.loads, predictions), list(map(json.loads, references)), **settings)
+    def _score(self, predictions: Any, references: Any, **settings: Any) -> dict[str, Any]:
+        return scores.vqa_accuracy(predictions, references, **settings)
 
 
-def _json_text(item: Prediction | Reference) -> str:
-    return json.dumps({name: value for name, value in item._asdict().items() if name != "where"})
+if __name__ == "__main__":  # page of this metric as a Space on the Hub
+    import evaluate
+    from evaluate.utils import launch_gradio_widget
+
+    launch_gradio_widget(evaluate.load(__file__))

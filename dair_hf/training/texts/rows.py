@@ -198,7 +198,7 @@ class TextRows:
             )
         try:
             form = form_of(columns, loss in LANGUAGE_LOSSES, model, prompts)
-            if prompts and form is CHATS and data[0][MESSAGES][-1]["role"] != ASSISTANT:
+            if prompts and form is CHATS and not _all_answered(data):
                 form = PROMPT_CHATS
             prompts = form.target is None and form is not CHATS
             read = {*form.columns, *(name for name in columns if parse_column(name)[1] in form.columns)}
@@ -270,3 +270,10 @@ def _nearly_holds_text(columns: list[str]) -> bool:
     names = {parse_column(name)[1] for name in columns}
     inputs = {"text", "prompt", "source"} & names
     return bool(inputs) and any(map(is_augmented, columns)) and any(f"augmented_{name}" in columns for name in inputs)
+
+
+def _all_answered(chats: Any) -> bool:
+    """Return whether all chats end with an answer; a stream is not searched."""
+    if isinstance(chats, datasets.IterableDataset):
+        return True
+    return all(chat and chat[-1]["role"] == ASSISTANT for chat in chats[MESSAGES])

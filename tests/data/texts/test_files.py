@@ -82,7 +82,7 @@ def test_messages_with_different_fields(tmp_path: Path) -> None:
         ([{**COMPLETION, "augmented_2_prompt": "x"}], "lacks the column augmented_2_completion"),
         ([{"prompt": "a", "completion": "b"}], "partners have the columns of their originals with the prefix"),
         ([{"question": "a", "augmented_question": "b"}], "give text and label, or prompt and completion, or messages"),
-        ([{"prompt": "a", "completion": "b", "aug_prompt": "c", "augmented_completion": "d"}], "aug_prompt"),
+        ([{"prompt": "a", "completion": "b", "aug_prompt": "c", "augmented_completion": "d"}], "augmented_prompt"),
         ([{"text": "a", "label": None, "augmented_text": "b"}], "line 1, column 'label': is empty; give a label"),
         ([COMPLETION, '{"prompt": '], "line 2, column 12: not valid JSON"),
     ],

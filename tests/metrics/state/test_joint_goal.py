@@ -1,4 +1,4 @@
-"""Joint goal accuracy and related figures, matching by id, input shapes, speed."""
+"""Joint goal accuracy and related figures by hand, of both views, of texts, and speed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dair_hf.errors import BeliefTextWarning, DataError
@@ -76,19 +75,6 @@ def test_undefined_ratios_are_nan() -> None:
     assert all_skipped["turns_skipped"] == 1
 
 
-def test_rows_are_matched_by_id_not_by_order() -> None:
-    expected = joint_goal_accuracy(PREDICTIONS, REFERENCES)
-    assert joint_goal_accuracy(PREDICTIONS[::-1], REFERENCES) == expected
-    plain_predictions = [item["state"] for item in PREDICTIONS]
-    plain_references = [item["state"] for item in REFERENCES]
-    ids = [item["row_id"] for item in REFERENCES]
-    separate = joint_goal_accuracy(
-        plain_predictions[::-1], plain_references, prediction_ids=ids[::-1], reference_ids=[id.split("/") for id in ids]
-    )
-    assert separate == expected
-    assert joint_goal_accuracy(plain_predictions[::-1], plain_references)["joint_goal_accuracy_numerator"] == 0
-
-
 def test_views_are_not_averaged() -> None:
     def item(row_id: str, area: str | None, variant: str = "original") -> dict[str, Any]:
         return {"row_id": row_id, "variant": variant, "state": {} if area is None else {"hotel-area": area}}
@@ -114,120 +100,8 @@ def test_views_are_not_averaged() -> None:
     # One view alone has plain keys, whichever it is.
     alone = [item("A/0", "east", "augmented")]
     assert joint_goal_accuracy(alone, alone)["joint_goal_accuracy"] == 1.0
-    with pytest.raises(DataError, match=r"1 augmented views have no original view \(e\.g\. B/0\)"):
+    with pytest.raises(DataError, match="row_id.*B/0"):
         joint_goal_accuracy([*predictions[:3], predictions[4]], [*references[:3], references[4]])
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        {"hotel-area": ["east"], "hotel-stars": ["4"]},
-        {"hotel-area": "east", "hotel-stars": 4},
-        {"hotel-area": "east", "hotel-stars": 4.0},
-        {"hotel-area": "east", "hotel-stars": np.int64(4)},
-        {"hotel-area": "east", "hotel-stars": [np.float32(4.0)]},
-        {"hotel-area": "east", "hotel-stars": np.uint8(4)},
-        {"id": "A/0", "prediction": "hotel-area = east ; hotel-stars = 4", "correct": True},
-        {"row_id": "A/0", "variant": "original", "prediction": {"hotel": {"area": "east", "stars": 4}}},
-        {"hotel": {"area": "east", "stars": ["4"]}},
-        [{"slot": "hotel-area", "values": ["east"]}, {"slot": "hotel-stars", "values": ["4"]}],
-        '{"hotel-area": "east", "hotel-stars": "4"}',
-        {"id": "A/0", "state": {"hotel-area": ["east"], "hotel-stars": ["4"]}},
-        {"dialogue_id": "A", "turn_id": 0, "state": '{"hotel": {"area": "east", "stars": 4}}'},
-    ],
-)
-def test_all_accepted_shapes_give_the_same_result(state: Any) -> None:
-    reference: Any = {"hotel-area": ["east"], "hotel-stars": ["4"]}
-    if isinstance(state, dict) and {"state", "prediction"} & state.keys():
-        reference = {"row_id": "A/0", "state": reference}
-    assert joint_goal_accuracy([state], [reference])["slot_f1"] == 1.0
-
-
-def test_slot_named_state() -> None:
-    assert joint_goal_correct([{"state": ["ca"]}], [{"state": ["ca", "california"]}])[0]
-    assert not joint_goal_correct([{"state": "ny"}], [{"state": ["ca"]}])[0]
-
-
-@pytest.mark.parametrize(
-    ("predictions", "references", "ids", "message"),
-    [
-        ([{}], [{}, {}], None, "found 1 predictions for 2 references"),
-        (PREDICTIONS[:3], REFERENCES, None, "1 (e.g. B/1 (original)) without prediction, 0 without reference"),
-        (PREDICTIONS, REFERENCES[:2], None, "0 without prediction, 2 (e.g. B/0 (original), B/1 (original))"),
-        ([*PREDICTIONS, PREDICTIONS[0]], REFERENCES, None, "predictions[4]: the id A/0 (original) was already used at"),
-        ([*PREDICTIONS[:3], {}], REFERENCES, None, "predictions: 1 of 4 items have no id, the first at predictions[3]"),
-        (PREDICTIONS, [{}] * 4, None, "predictions have ids and references have none"),
-        ([{}], [{}], ["a", "b"], "predictions: found 2 ids for 1 items"),
-        ([], [], None, "nothing to score: predictions and references contain no turns"),
-        (["hotel-area = east"], [{}], None, "predictions[0]: invalid JSON at column 1"),
-        ([{"a-x": None}], [{}], None, "predictions[0]: the slot 'a-x' has None"),
-        ([{"a-x": [["y"]]}], [{}], None, "predictions[0]: the slot 'a-x' has ['y']"),
-        ([3], [{}], None, "predictions[0]: a state must be an object"),
-        ([[{"slot": "a"}]], [{}], None, "a state as a list needs"),
-        ([["hotel-area"]], [{}], None, "a state as a list needs {'slot': ..., 'values': [...]}, found 'h"),
-        ([[{"slot": ["a"], "values": []}]], [{}], None, "a slot must be a name such as 'hotel-area', found ['a']"),
-        ([{3: "x"}], [{}], None, "predictions[0]: a slot must be a name such as 'hotel-area', found 3"),
-        ([{"": "x"}], [{}], None, "a slot must be a name such as 'hotel-area', found ''"),
-        ([{"text": "x", "augmented_text": "y"}], [{}], None, "'augmented_text' is a column of pairs and no slot"),
-        ([[{"slot": "a-x", "values": "1"}] * 2], [{}], None, "predictions[0]: the slot 'a-x' is repeated; put all its"),
-        ([{"a": {"x": "1"}, "a-x": "2"}], [{}], None, "predictions[0]: the slot 'a-x' is repeated"),
-        ([{"a-x": "2", "a": {"x": "1"}}], [{}], None, "predictions[0]: the slot 'a-x' is repeated"),
-        (['{"a-x": "1", "a-x": "2"}'], [{}], None, "predictions[0]: invalid JSON at column 1 ('a-x' is repeated)"),
-        (['{"a-x": NaN}'], [{}], None, "predictions[0]: invalid JSON at column 1 (NaN is not allowed in JSON)"),
-        (
-            ['{"\\ud800-x": "1"}'],
-            [{}],
-            None,
-            "predictions[0]: invalid JSON at column 3 (\\ud800 is half of a surrogate pair)",
-        ),
-        ([{"a-x": float("nan")}], [{}], None, "predictions[0]: the slot 'a-x' has nan"),
-        ([{"a-x": [["y" * 999]]}], [{}], None, "...; use a string or a list of strings"),
-        ([{"row_id": "A/0", "text": "x"}], [{}], None, "predictions[0]: the key 'state' is missing"),
-        ([{"id": "A/0", "hotel-area": "x"}], [{}], None, "the key 'state' is missing; found 'id', 'hotel-area'"),
-        ([{"turn_id": 0, "hotel-area": "x"}], [{}], None, "the key 'state' is missing; found 'turn_id', 'hotel-area'"),
-        ([{"row_id": "A/0", "reference": "x"}], [{}], None, "predictions[0]: the key 'state' is missing"),
-        ([{"a-x": np.float64("nan")}], [{}], None, "predictions[0]: the slot 'a-x' has"),
-        ([{"a-x": np.bool_(True)}], [{}], None, "predictions[0]: the slot 'a-x' has"),
-        ([{"row_id": "A/0", "state": None}], [{}], None, "predictions[0]: a state must be an object of slots"),
-        (
-            [{"row_id": "A/0", "state": "a-x = 1"}],
-            [{}],
-            None,
-            "predictions[0]: invalid JSON at column 1 (Expecting value)",
-        ),
-        ([{"row_id": "A/0", "state": ["a-x"]}], [{}], None, "predictions[0]: a state as a list needs"),
-        ([[{"row_id": "A/0", "state": {}}]], [{}], None, "predictions[0]: found a list of items, starting with {'row"),
-        ([{"row_id": "", "state": {}}], [{}], None, "row_id must be a string or an integer, found ''"),
-        ([{"row_id": ["A", 0], "state": {}}], [{}], None, "row_id must be a string or an integer, found ['A'"),
-        (
-            [{"dialogue_id": "A", "turn_id": True, "state": {}}],
-            [{}],
-            None,
-            "turn_id must be a string or an integer, found True",
-        ),
-        (
-            [{"dialogue_id": ["A"], "turn_id": 0, "state": {}}],
-            [{}],
-            None,
-            "dialogue_id must be a string or an integer, found ['A",
-        ),
-        ([{}], [{}], [["A"]], "an id must be a string, (dialogue, turn) or (dialogue, turn, variant), found ['A"),
-        ([{"row_id": True, "state": {}}], [{}], None, "row_id must be a string or an integer, found True"),
-        ([{"dialogue_id": "A", "state": {}}], [{}], None, "found dialogue_id without turn_id"),
-        ([{"turn_id": 0, "state": {}}], [{}], None, "predictions[0]: found turn_id without dialogue_id"),
-        (
-            [{"row_id": "A", "variant": "swapped", "state": {}}],
-            [{}],
-            None,
-            "variant must be 'original' or 'augmented', found 'swapped'",
-        ),
-    ],
-)
-def test_errors_of_invalid_input(predictions: Any, references: Any, ids: Any, message: str) -> None:
-    with pytest.raises(DataError) as caught:
-        joint_goal_accuracy(predictions, references, prediction_ids=ids)
-    assert message in str(caught.value)
-    assert len(str(caught.value)) < 250
 
 
 def test_speed_on_fifteen_thousand_turns() -> None:
@@ -272,9 +146,7 @@ def test_garbled_answers_are_not_skipped(preset: str) -> None:
     gold = [{"row_id": str(row), "state": {"hotel-area": "west"}} for row in range(3)]
     texts = ["hotel-area = west", "hotel area", " "]
     lines = [{"row_id": str(row), "prediction": text} for row, text in enumerate(texts)]
-    with pytest.warns(
-        BeliefTextWarning, match=r"^1 of 3 predictions, such as predictions\[1\], are text in another form"
-    ):
+    with pytest.warns(BeliefTextWarning, match=r"^1 of 3 predictions, such as predictions\[1\]"):
         found = joint_goal_accuracy(lines, gold, preset=preset, intervals=False)
     assert (found["joint_goal_accuracy"], found["turns_skipped"]) == (0.5, 1)
     scores, scored = joint_goal_scores(map(read_belief, texts), [g["state"] for g in gold], PRESETS[preset])

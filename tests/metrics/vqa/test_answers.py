@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dair_hf.metrics.vqa.answers import (
-    CONTRACTIONS,
-    NUMBER_WORDS,
-    normalize_answer,
-    normalize_words,
-    replace_punctuation,
-    strip_spaces,
-)
+from dair_hf.metrics.vqa.answers import normalize_answer, strip_spaces
 
 # (text, output of the evaluation code published with version 2 of the data) for all words of its tables and for edge
 # cases of its rules.
@@ -48,7 +41,6 @@ def test_number_words() -> None:
     assert normalize_answer("eleven") == "eleven"
     assert normalize_answer("someone") == "someone"
     assert normalize_answer("forty-two") == "forty 2"
-    assert len(NUMBER_WORDS) == 12
 
 
 @pytest.mark.parametrize(
@@ -70,30 +62,22 @@ def test_contractions(text: str, expected: str) -> None:
     assert normalize_answer(text) == expected
 
 
-def test_keys_of_contractions_lack_one_apostrophe() -> None:
-    for broken, word in CONTRACTIONS.items():
-        if broken == "somebody'd":
-            continue
-        assert broken.replace("'", "") == word.replace("'", "")
-        assert broken.count("'") == word.count("'") - 1
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("red/white", "red white"),
-        ("red / white", "red  white"),  # next to a space: removed
+        ("red / white", "red white"),  # next to a space: removed
         ("black-and-white", "black and white"),
         ("black-and -white", "blackand white"),  # one mark is next to a space: both are removed
         ("yes, sir", "yes sir"),
-        ("what?!", "what  "),
+        ("what?!", "what"),
         ("man's", "man's"),
         ("2:30", "2:30"),
         ("50% *#$&", "50% *#$&"),  # not in the list
     ],
 )
 def test_punctuation(text: str, expected: str) -> None:
-    assert replace_punctuation(text) == expected
+    assert normalize_answer(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,7 +87,7 @@ def test_punctuation(text: str, expected: str) -> None:
         ("10,000,000", "10000000"),
         ("1,000-2,000/x", "10002000x"),  # comma between digits: all marks are removed
         ("1, 000", "1 000"),
-        ("one,two", "one two"),
+        ("red,blue", "red blue"),
         ("3.5", "3.5"),
         (".5", ".5"),
         ("5.", "5"),
@@ -113,11 +97,11 @@ def test_punctuation(text: str, expected: str) -> None:
     ],
 )
 def test_commas_and_periods(text: str, expected: str) -> None:
-    assert replace_punctuation(text) == expected
+    assert normalize_answer(text) == expected
 
 
 def test_spaces() -> None:
     assert strip_spaces("\n a\tb \n") == "a b"
     assert strip_spaces("A  b") == "A  b"
-    assert normalize_words("  A  b\u00a0 c ") == "b c"
+    assert normalize_answer("  A  b\u00a0 c ") == "b c"
     assert normalize_answer("line\nend") == "line end"

@@ -1,20 +1,21 @@
-"""VQA accuracy of single answers against hand-computed values, the definition and the published code."""
+"""VQA accuracy against hand-computed values, the definition and the published code; intervals over images."""
 
 from __future__ import annotations
 
 import json
+import math
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dair_hf.errors import DataError
 from dair_hf.metrics.vqa.scores import (
     count_matches,
-    is_disputed,
     official_scores,
     simple_scores,
+    vqa_accuracy,
     vqa_correct,
     vqa_scores,
 )
@@ -35,7 +36,7 @@ def test_zero_to_ten_agreeing_annotators() -> None:
     simple = [0, 1 / 3, 2 / 3, 1, 1, 1, 1, 1, 1, 1, 1]
     references = [["yes"] * n + ["no"] * (10 - n) for n in range(11)]
     assert vqa_scores(["yes"] * 11, references) == pytest.approx(official, abs=1e-12)
-    assert simple_scores(*count_matches(["yes"] * 11, references)) == pytest.approx(simple, abs=1e-12)
+    assert simple_scores(count_matches(["yes"] * 11, references)[0]) == pytest.approx(simple, abs=1e-12)
     assert vqa_correct(["yes"] * 11, references).tolist() == [False] + [True] * 10
     assert [float(by_subsets("yes", answers)) for answers in references] == pytest.approx(official)
 
@@ -82,16 +83,9 @@ def test_when_answers_are_normalized(
     prediction: str, answers: list[str], disputed: int, always: int, never: int
 ) -> None:
     for normalize, expected in (("disputed", disputed), ("always", always), ("never", never)):
-        matches = count_matches([prediction], [answers], normalize)
-        assert (matches.matching.tolist(), matches.annotators.tolist()) == ([expected], [len(answers)])
-        assert matches.matching.dtype == np.int64
+        matching, annotators = count_matches([prediction], [answers], normalize)
+        assert (matching.tolist(), annotators.tolist()) == ([expected], [len(answers)])
         assert vqa_correct([prediction], [answers], normalize=normalize).tolist() == [expected > 0]
-
-
-def test_is_disputed() -> None:
-    assert not is_disputed(["yes", " yes", "yes\n"])
-    assert is_disputed(["yes", "Yes"])
-    assert not is_disputed([])
 
 
 def test_one_match_and_one_annotator_are_enough() -> None:
@@ -100,34 +94,98 @@ def test_one_match_and_one_annotator_are_enough() -> None:
     assert vqa_scores([], []).tolist() == []
 
 
-@pytest.mark.parametrize(
-    ("predictions", "references", "settings", "message"),
-    [
-        (["a"], [], {}, "found 1 predictions for 0 references"),
-        (["a", 2], [["a"] * 10] * 2, {}, r"predictions\[1\]: an answer must be a string, found 2"),
-        (
-            ["a"],
-            ["aaaaaaaaaa"],
-            {},
-            r"references\[0\]: expected the list of the annotators' answers, found 'aaaaaaaaaa'",
-        ),
-        (["a"], [None], {}, r"references\[0\]: expected the list .* found None"),
-        (["a"], [[]], {}, r"references\[0\]: the list of answers is empty; remove questions without annotation"),
-        (["a"], [["a", 2, "b", "c"]], {}, r"references\[0\]: an annotator's answer must be a string, found 2"),
-        (
-            ["a", "a"],
-            [["a"] * 10, ["a"] * 3],
-            {},
-            r"references\[1\]: the official VQA accuracy needs at least 4 .* found 3",
-        ),
-        (["a"], [["a"] * 10], {"normalize": True}, "normalize: unknown value True; use one of disputed, always, never"),
-    ],
-)
-def test_errors_of_invalid_input(predictions: list, references: list, settings: dict, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        vqa_scores(predictions, references, **settings)
+def question(number: int, answers: list[str], answer_type: str, question_type: str, image: Any) -> dict[str, Any]:
+    return {
+        "question_id": number,
+        "answers": answers,
+        "answer_type": answer_type,
+        "question_type": question_type,
+        "image_id": image,
+    }
 
 
-def test_simple_scores_need_three_annotators() -> None:
-    with pytest.raises(DataError, match="the simple VQA accuracy needs at least 3 annotators, found 2"):
-        simple_scores(*count_matches(["a"], [["a"] * 2]))
+# Comments: official and simple accuracy by hand.
+REFERENCES = [
+    question(10, ["yes"] * 10, "yes/no", "is the", 1),
+    question(11, ["yes"] * 8 + ["no"] * 2, "yes/no", "is this", 1),
+    question(20, ["2"] * 7 + ["two"] * 2 + ["3"], "number", "how many", 2),
+    question(21, ["3"] * 10, "number", "how many", 2),
+    question(30, ["a net"] * 2 + ["net"] + ["mesh"] * 6, "other", "what is this", 3),
+]
+ANSWERS = {
+    10: "yes",  # 10 of 10: 1, 1
+    11: "no",  # 2 of 10: 0.6, 2/3
+    20: "2.",  # 9 of 10: 1, 1
+    21: "three",  # undisputed "3": 0, 0
+    30: "net",  # 3 of 9: (3 x 2/3 + 6 x 1) / 9 = 8/9, 1
+}
+PREDICTIONS = [{"question_id": number, "answer": answer} for number, answer in ANSWERS.items()]
+
+
+def test_means_and_breakdown_by_hand() -> None:
+    results = vqa_accuracy(PREDICTIONS[::-1], REFERENCES, intervals=False)
+    by_answer, by_question = results.pop("by_answer_type"), results.pop("by_question_type")
+    assert results == pytest.approx(
+        {
+            "vqa_accuracy": (1 + 0.6 + 1 + 0 + 8 / 9) / 5,
+            "vqa_accuracy_simple": (1 + 2 / 3 + 1 + 0 + 1) / 5,
+            "vqa_correct": 4 / 5,
+            "questions": 5,
+            "undisputed": 2,
+            "not_ten_annotators": 1,
+            "empty_predictions": 0,
+            "normalize": "disputed",
+        }
+    )
+    assert list(by_answer) == ["number", "other", "yes/no"]
+    assert by_answer["yes/no"] == {"vqa_accuracy": pytest.approx(0.8), "questions": 2}
+    assert by_answer["number"] == {"vqa_accuracy": pytest.approx(0.5), "questions": 2}
+    assert by_question["how many"] == by_answer["number"]
+    assert by_question["is this"] == {"vqa_accuracy": pytest.approx(0.6), "questions": 1}
+    assert sum(kind["questions"] for kind in by_question.values()) == 5
+
+
+def test_normalization_is_a_setting_and_reported() -> None:
+    always = vqa_accuracy(PREDICTIONS, REFERENCES, normalize="always", intervals=False)
+    never = vqa_accuracy(PREDICTIONS, REFERENCES, normalize="never", intervals=False)
+    assert (always["normalize"], never["normalize"]) == ("always", "never")
+    assert always["vqa_accuracy"] == pytest.approx((1 + 0.6 + 1 + 1 + 8 / 9) / 5)
+    # "2." is no annotator's answer, and "net" that of one in nine: (1 x 0 + 8 x 1/3) / 9.
+    assert never["vqa_accuracy"] == pytest.approx((1 + 0.6 + 0 + 0 + 8 / 27) / 5)
+
+
+def test_no_breakdown_without_types() -> None:
+    results = vqa_accuracy(["", " "], [["yes"] * 10] * 2)
+    assert (results["by_answer_type"], results["by_question_type"]) == ({}, {})
+    assert (results["vqa_accuracy"], results["empty_predictions"], results["undisputed"]) == (0.0, 2, 2)
+
+
+def interval(images: list[Any], n: int = 40) -> tuple[float, float, float]:
+    """Interval of the accuracy if half of the answers are correct and question i is about images[i]."""
+    references = [
+        {"question_id": i, "answers": ["yes"] * 10} | ({} if images[i] is None else {"image_id": images[i]})
+        for i in range(n)
+    ]
+    predictions = [{"question_id": i, "answer": "yes" if i < n / 2 else "no"} for i in range(n)]
+    results = vqa_accuracy(predictions, references)
+    return results["vqa_accuracy_low"], results["vqa_accuracy"], results["vqa_accuracy_high"]
+
+
+def test_images_are_the_units_of_intervals() -> None:
+    # 40 independent questions: +- 1.96 sqrt(0.25 / 40) = 0.155. Ten images with equal answers: +- 0.31.
+    low, point, high = interval([None] * 40)
+    assert (low, point, high) == pytest.approx((0.345, 0.5, 0.655), abs=0.03)
+    assert interval(list(range(40))) == (low, point, high)
+    low, point, high = interval([i // 4 for i in range(40)])
+    assert (low, point, high) == pytest.approx((0.19, 0.5, 0.81), abs=0.06)
+    # Edits are clustered with their original image.
+    edited = [f"{i // 4:012d}_{i % 3:012d}" if i % 4 else str(i // 4) for i in range(40)]
+    assert interval(edited) == (low, point, high)
+    # Only a number names the original: these are 40 images, and ten.
+    assert interval([f"COCO_val2014_{i:012d}" for i in range(40)]) == interval(list(range(40)))
+    assert interval([f"COCO_val2014_{i // 4:012d}" for i in range(40)]) == (low, point, high)
+    assert math.isnan(interval(["7"] * 40)[0])
+
+
+def test_questions_are_the_units_if_one_has_no_image() -> None:
+    assert interval([0] * 39 + [None]) == interval([None] * 40)

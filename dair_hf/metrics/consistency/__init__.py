@@ -1,1 +1,0 @@
-"""Consistency metric: a folder for `evaluate.load`."""

@@ -1,1 +1,0 @@
-"""Joint goal accuracy: a folder for `evaluate.load`."""

@@ -1,1 +1,0 @@
-"""VQA accuracy: a folder for `evaluate.load`."""

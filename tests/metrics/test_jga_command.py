@@ -1,0 +1,157 @@
+"""Command line of the joint goal accuracy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.metrics.command_line import main
+
+Write = Callable[[str, list[Any]], str]
+
+REFERENCES = [
+    {"row_id": "A/0", "state": {"hotel-name": ["acorn \u2028 house", "acorn"]}},
+    {"row_id": "A/1", "state": {"hotel-area": ["east"]}},
+    {"row_id": "B/0", "state": {}},
+]
+PREDICTIONS = [
+    {"dialogue_id": "B", "turn_id": 0, "state": {"hotel-area": "west"}},
+    "",
+    {"row_id": "A/1", "state": {"hotel": {"area": "east"}}},
+    {"id": "A/0", "state": '{"hotel-name": "acorn"}'},
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_lines(name: str, rows: list[Any]) -> str:
+        path = tmp_path / name
+        # With ensure_ascii=False a string contains a line separator, which must not end the line.
+        lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+        path.write_text("".join(line + "\n" for line in lines), "utf-8")
+        return str(path)
+
+    return write_lines
+
+
+def test_command_prints_table_and_writes_json(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "deep" / "out.json"
+    files = ["--predictions", write("p", PREDICTIONS), "--references", write("r", REFERENCES)]
+    assert main([*files, "--json", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    lines = printed.out.splitlines()
+    assert lines[0].split() == ["preset", "any_of"]
+    assert lines[1].split()[:3] == ["joint_goal_accuracy", "66.67", "%"]
+    assert lines[1].endswith("2/3")
+    results = json.loads(out.read_text())
+    assert results["joint_goal_accuracy"] == pytest.approx(2 / 3)
+    assert results["by_domain"]["hotel"]["joint_goal_accuracy"] == 1.0
+    assert results["switches"]["match"] == "exact"
+
+
+def test_undefined_ratios_and_changed_switches(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--predictions", write("p", [{}]), "--references", write("r", [{}])]
+    assert main([*files, "--preset", "parlai_v22", "--domains", "hotel,train", "--json", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "parlai_v22(domains=hotel+train)" in printed and "undefined  0/0" in printed
+    assert "NaN" not in (tmp_path / "out").read_text()
+    assert json.loads((tmp_path / "out").read_text())["slot_f1"] is None
+
+
+@pytest.mark.parametrize(
+    ("predictions", "extra", "named"),
+    [
+        ([*PREDICTIONS[:2], '{"row_id": '], [], "{p}:3: expected JSON"),
+        (PREDICTIONS[:3], [], "{r}:1"),
+        ([*PREDICTIONS, {"row_id": "A/2", "state": {}}], [], "{p}:5"),
+        (['{"row_id": "A/0", "state": {"a-x": "1", "a-x": "2"}}'], [], "{p}:1"),
+        ([], [], "A/0"),
+        (PREDICTIONS, ["--preset", "best"], "preset"),
+        (PREDICTIONS, ["--slots", "hotel-aera"], "hotel-aera"),
+        (PREDICTIONS, ["--dontcare", "maybe"], "dontcare"),
+        (PREDICTIONS, ["--confidence", "nan"], "confidence"),
+        (PREDICTIONS, ["--json", "/proc/no/out.json"], "/proc/no/out.json"),
+    ],
+)
+def test_errors_are_one_line_with_file_and_line(
+    predictions: list[Any], extra: list[str], named: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, references = write("p", predictions), write("r", REFERENCES)
+    assert main(["--predictions", path, "--references", references, *extra]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ") and printed.count("\n") == 1
+    assert named.replace("{p}", path).replace("{r}", references) in printed
+
+
+def test_warnings_are_one_line_on_stderr(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = write("r", [{"hotel-pricerange": "x"}] * 2)
+    rows = write("p", [{"hotel-price range": "cheap"}, {"hotel-pricerange": "x"}])
+    assert main(["--predictions", rows, "--references", gold]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].endswith("1/2")
+    assert printed.err.count("\n") == 1 and re.match("warning: .*'hotel-price range'", printed.err)
+
+
+def test_json_output_replaces_no_other_file(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = write("p", [{"row_id": "A/0", "state": {}}])
+    folder, linked, bound = tmp_path / "precious", tmp_path / "link", tmp_path / "socket"
+    os.mknod(bound, stat.S_IFSOCK | 0o600)
+    folder.mkdir()
+    (folder / "letter.txt").write_text("mine")
+    linked.symlink_to(row)
+    settings = write("settings.json", ['{"name": "a", "preset": 1, "c": 2}'])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    arguments = ["--predictions", row, "--references", row, "--json"]
+    for target in (folder, bound, row, linked, settings):
+        for extra in ([], ["--overwrite"]):
+            assert main([*arguments, str(target), *extra]) == 2
+            printed = capsys.readouterr()
+            assert (printed.out, printed.err.count("\n")) == ("", 1) and str(target) in printed.err
+            assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    new = str(tmp_path / "new.json")
+    assert [main([*arguments, new, *extra]) for extra in ([], [], ["--overwrite"])] == [0, 2, 0]
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"\x1f\x8b\x08"])
+def test_missing_binary_and_compressed_files_are_refused(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["--predictions", str(path), "--references", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {path}: ")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"prediction": "hotel area east , train leaveat 10:00"},
+        {"prediction": "<|belief|> hotel area east <|endofbelief|>"},
+        {"prediction": '{"hotel-area": "east"}'},
+        {"state": {"hotel_area": "east"}},
+        {"state": {"Hotel-Area": "East"}},
+    ],
+)
+def test_predictions_in_another_form_are_refused(
+    form: dict[str, Any], write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Read as they are, they would have an accuracy of 0 with an interval; a few of many only count as wrong."""
+    gold = write("r", [{"row_id": str(row), "state": {"hotel-area": ["east"]}} for row in range(20)])
+    right: dict[str, Any] = {"state": {"hotel-area": "east"}}
+    for unread, status in ((20, 2), (19, 2), (10, 0)):
+        rows = [{"row_id": str(row), **(form if row < unread else right)} for row in range(20)]
+        assert main(["--predictions", write("p", rows), "--references", gold]) == status
+        printed = capsys.readouterr()
+        assert printed.err.startswith("warning: " if status == 0 else "error: ")
+        assert ("10/20" in printed.out) == (status == 0)

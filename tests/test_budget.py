@@ -1,0 +1,95 @@
+"""Budget of the package: its size, its refusals and its public names may shrink, and not grow back."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.fixtures.paths import ROOT
+
+# Lower a limit with every room that becomes smaller.
+FILES = 283
+LINES = 42_150
+TEST_LINES = 54_060
+RAISES_PER_1000 = 34  # in the package, of lines of code
+RAISES_PER_1000_OF_A_ROOM = 67
+PUBLIC_NAMES = 975
+NAMES_DEFINED_TWICE = 18
+MODULES_OF_THE_TRAINER = 88
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+class Size(NamedTuple):
+    """Size of a source file; lines of code are neither blank, nor comments, nor docstrings."""
+
+    lines: int
+    code: int
+    raises: int
+    names: tuple[str, ...]
+
+
+def size_of(source: str) -> Size:
+    tree = ast.parse(source)
+    code = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type not in LAYOUT
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            docstring = node.body[0]
+            code -= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+    raises = sum(isinstance(node, ast.Raise) for node in ast.walk(tree))
+    defined = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    return Size(source.count("\n"), len(code), raises, tuple(name for name in defined if not name.startswith("_")))
+
+
+def sizes_in(folder: Path) -> dict[Path, Size]:
+    return {path.relative_to(folder): size_of(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")}
+
+
+PACKAGE = sizes_in(ROOT / "dair_hf")
+
+
+def test_size_of_a_source() -> None:
+    function = 'def f(x):\n    """Return."""\n    if x:\n        raise E(\n            x\n        )\n'
+    source = f'"""Module."""\n\n# A comment.\n{function}\n\ndef _g(): pass\n\n\nclass K: ...\n'
+    assert size_of(source) == Size(15, 7, 1, ("f", "K"))
+
+
+def test_package_does_not_grow() -> None:
+    assert len(PACKAGE) <= FILES
+    assert sum(size.lines for size in PACKAGE.values()) <= LINES
+    assert sum(size.lines for size in sizes_in(ROOT / "tests").values()) <= TEST_LINES
+
+
+def test_refusals_do_not_grow() -> None:
+    raises, code = Counter[str](), Counter[str]()
+    for path, size in PACKAGE.items():
+        room = path.parts[0] if len(path.parts) > 1 else ""
+        raises[room] += size.raises
+        code[room] += size.code
+    assert 1000 * raises.total() / code.total() <= RAISES_PER_1000
+    shares = {room: round(1000 * raises[room] / code[room], 1) for room in code}
+    assert {room: share for room, share in shares.items() if share > RAISES_PER_1000_OF_A_ROOM} == {}
+
+
+def test_public_names_do_not_grow() -> None:
+    counts = Counter(name for size in PACKAGE.values() for name in size.names)
+    assert counts.total() <= PUBLIC_NAMES
+    assert len([name for name, count in counts.items() if count > 1]) <= NAMES_DEFINED_TWICE
+
+
+def test_trainer_loads_few_modules() -> None:
+    script = (
+        "import sys; from dair_hf import DAIRTrainer; print(sum(name.startswith('dair_hf.') for name in sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(run.stdout) <= MODULES_OF_THE_TRAINER
