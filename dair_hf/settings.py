@@ -11,7 +11,7 @@ import math
 import reprlib
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal
@@ -53,9 +53,10 @@ class Settings:
         """Raise an error for a combination of values that would train nonsense."""
 
 
-def check_fields(settings: Any) -> None:
-    """Raise an error if a field of a dataclass holds a value that its type does not accept."""
-    for name, hint in _hints(type(settings)).items():
+def check_fields(settings: Any, limits: Mapping[str, Any] = types.MappingProxyType({})) -> None:
+    """Raise an error if a field of a dataclass holds a value that its type, or that in `limits`, does not accept."""
+    owner: Any = type(settings)
+    for name, hint in {**_hints(owner), **limits}.items():
         value = getattr(settings, name)
         if not accepts(hint, value):
             raise DataError(f"{name}={reprlib.repr(value)}: expected {_described(hint)}")

@@ -46,7 +46,7 @@ from dair_hf.experiments.report import Column
 from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 from dair_hf.text.chat_data import ChatConfig, ChatData, load_chat_data
-from dair_hf.text.problem_tokenizer import build_problem_tokenizer
+from dair_hf.text.word_problems import build_problem_tokenizer
 
 COLUMNS = [
     Column("original_accuracy", "accuracy, originals"),

@@ -38,7 +38,7 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_text_classifier
-from dair_hf.text.task import TextConfig, encode_rows, load_rows, text_evaluator, tokenizer_for
+from dair_hf.text.task import TextConfig, classifier_tokenizer, encode_rows, load_rows, text_evaluator
 
 COLUMNS = [
     Column("original_accuracy", "accuracy, originals"),
@@ -59,11 +59,11 @@ def train_and_evaluate(
     model: ModelConfig,
     rows: Mapping[str, Dataset],
 ) -> Result:
-    """Train and evaluate one run from new weights, or those of the pretrained model."""
+    """Train and evaluate one run from new or pretrained weights."""
     set_seed(run.seed)
     # Partners are removed before the words are counted: a model does not know the words of revisions it does not have.
     rows = {**rows, "train": keep_partners(rows["train"], data.pair_share, run.seed)}
-    tokenizer = tokenizer_for(rows["train"], data, model)
+    tokenizer = classifier_tokenizer(rows["train"], data, model)
     encoded = {part: encode_rows(rows[part], tokenizer, data) for part in ("train", "dev", SPLITS[split])}
     trainer = DAIRTrainer(
         load_text_classifier(model, tokenizer, data.labels, run.seed),

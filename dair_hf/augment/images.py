@@ -8,22 +8,21 @@ from torch import Tensor
 
 from dair_hf.errors import DataError
 
-MODES = ("nearest", "bilinear")
 LARGEST_SIDE = 8192  # pixels; up to it 16.16 fixed-point coordinates fit into int32
 FRACTION_BITS = 16
 
 
 def recolor(images: Tensor, colors: Tensor) -> Tensor:
-    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`."""
-    if images.ndim == 3:
-        images = images[:, None]
-    if images.ndim != 4 or images.shape[1] != 1 or not images.is_floating_point():
-        raise DataError(
-            f"recolor: images must be grayscale, floating [B, H, W] or [B, 1, H, W], found {_describe(images)}"
-        )
-    if colors.ndim != 2 or len(colors) != len(images) or not colors.is_floating_point():
-        raise DataError(f"recolor: colors must be floating [{len(images)}, channels], found {_describe(colors)}")
-    return images * colors[:, :, None, None]
+    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`.
+
+    Args:
+        images: `[B, H, W]` or `[B, 1, H, W]`, floating.
+        colors: `[B, C]`, floating.
+
+    Returns:
+        `[B, C, H, W]`.
+    """
+    return (images[:, None] if images.ndim == 3 else images) * colors[:, :, None, None]
 
 
 def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "nearest") -> Tensor:
@@ -43,46 +42,33 @@ def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "near
         `[B, C, H, W]`, of the dtype of `images`.
 
     Raises:
-        DataError: Wrong shapes or dtypes, an angle that is not finite, or an unknown mode.
+        DataError: A side is longer than that, or an angle is not finite.
 
     Example:
         >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([90.0]))
         tensor([[[[2, 4],
                   [1, 3]]]])
     """
-    if images.ndim != 4 or max(images.shape[2:]) > LARGEST_SIDE:
+    if max(images.shape[2:]) > LARGEST_SIDE or not bool(degrees.isfinite().all()):
         raise DataError(
-            f"rotate: images must be [B, C, H, W] with sides up to {LARGEST_SIDE} pixels, found {_describe(images)}"
+            f"rotate: expected sides up to {LARGEST_SIDE} and finite angles, got {list(images.shape)} and {degrees}"
         )
-    if degrees.shape != images.shape[:1] or not degrees.is_floating_point():
-        raise DataError(f"rotate: degrees must be floating [{len(images)}], one per image, found {_describe(degrees)}")
-    if not bool(degrees.isfinite().all()):
-        raise DataError(f"rotate: angle {int((~degrees.isfinite()).nonzero()[0])} is not finite")
-    if mode not in MODES:
-        raise DataError(f"rotate: mode {mode!r} is unknown; use one of {', '.join(MODES)}")
     # Maps output to input coordinates, hence the sign; y points down.
     radians = torch.deg2rad(-degrees.to(torch.float64))
-    if mode == "nearest":
-        return _nearest(images, radians, fill)
-    if not images.is_floating_point():
-        raise DataError(f"rotate: mode bilinear needs floating images, found {_describe(images)}")
-    return _bilinear(images, radians, fill)
+    return {"nearest": _nearest, "bilinear": _bilinear}[mode](images, radians, fill)
 
 
 def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tensor:
-    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`."""
-    if images.ndim != 4 or not images.is_floating_point():
-        raise DataError(f"paste_background: images must be floating [B, C, H, W], found {_describe(images)}")
-    if backgrounds.shape != images.shape or backgrounds.dtype != images.dtype:
-        raise DataError(
-            f"paste_background: backgrounds must match the images, {_describe(images)}, found {_describe(backgrounds)}"
-        )
-    one_channel = (len(images), 1, *images.shape[2:])
-    if mask.shape != one_channel or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise DataError(
-            f"paste_background: mask must be bool or floating {list(one_channel)}, found {_describe(mask)}; True or 1 "
-            "is foreground"
-        )
+    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`.
+
+    Args:
+        images: `[B, C, H, W]`, floating.
+        mask: `[B, 1, H, W]`, bool or a weight in 0..1; True or 1 is foreground.
+        backgrounds: Of the shape and dtype of `images`.
+
+    Returns:
+        A tensor like `images`.
+    """
     if mask.dtype == torch.bool:
         return torch.where(mask, images, backgrounds)
     return torch.lerp(backgrounds, images, mask.to(images.dtype))
@@ -125,7 +111,3 @@ def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
     grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
     rotated = functional.grid_sample(images - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return rotated + fill
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -22,22 +22,11 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-MAX_LENGTH = 200  # characters of an expression
-
-
-class ChainError(Exception):
-    """An answer does not follow from the numbers of its question in one way only; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One calculation of a solution.
-
-    Attributes:
-        expression: Expression of the names `x0`, `x1`, ... of its numbers.
-        values: Old value of each of these numbers.
-        result: Old result.
-    """
+    """One calculation of a solution: an expression of the names `x0`, `x1`, ..., their old values, the old result."""
 
     expression: ast.expr
     values: tuple[Fraction, ...]
@@ -82,45 +71,36 @@ class Solution:
         self, new: Mapping[Fraction, Fraction], results: Mapping[Fraction, Fraction]
     ) -> list[tuple[SpelledNumber, Fraction]]:
         known = {**new, **results}
-        found = numbers_of_answer(self.text)
+        found = _numbers_of_answer(self.text)
         return [(spelled, known[spelled.value]) for spelled in found if spelled.value in known]
 
 
-def numbers_of_answer(text: str) -> list[SpelledNumber]:
-    """Return the numbers of an answer, also those within calculations such as `<<48/2=24>>`."""
-    found = []
-    for match in _LITERAL.finditer(text):
-        literal = match[0].rstrip(".,")
-        spelled = find_numbers(literal)
-        if len(spelled) == 1 and spelled[0].end == len(literal):
-            start = match.start()
-            found.append(spelled[0]._replace(start=start, end=start + len(literal)))
-    return found
-
-
-def solution_by_steps(answer: str, free: Collection[Fraction], fixed: Collection[Fraction]) -> Solution:
-    """Return the solution that an answer with annotations shows."""
+def solution_by_steps(answer: str, free: Collection[Fraction], fixed: Collection[Fraction]) -> Solution | str:
+    """Return the solution that an answer with annotations shows, or the reason why it shows none."""
     final, shown = _FINAL.search(answer), _STEP.findall(answer)
     if not shown:
-        raise ChainError("the answer has no steps such as <<48/2=24>>")
+        return "the answer has no steps such as <<48/2=24>>"
     if final is None:
-        raise ChainError("the answer does not end with its result, such as #### 72")
+        return "the answer does not end with its result, such as #### 72"
     steps: list[Step] = []
     for left, right in shown:
-        expression, values = parse(left)
-        old = evaluate(expression, {f"x{at}": value for at, value in enumerate(values)})
-        stated = _number(right)
+        try:
+            expression, values = _expression(left)
+            old = evaluate(expression, {f"x{at}": value for at, value in enumerate(values)})
+        except (SyntaxError, ValueError, KeyError, ArithmeticError):
+            return "a step is not a calculation with + - * / and brackets"
+        try:
+            stated = _number(right)
+        except ValueError:
+            return "a step states something else than a number"
         if old != stated:
-            raise ChainError("a step does not have the result that it states, or a rounded one")
+            return "a step does not have the result that it states, or a rounded one"
         steps.append(Step(expression, tuple(values), old))
-    results = [step.result for step in steps]
-    if _number(final[1]) not in results:
-        raise ChainError("the result of the answer is that of no step")
-    _require_one_way(steps, free, fixed)
     used = {value for step in steps for value in step.values}
     solution = Solution(answer, tuple(steps), frozenset(used & set(free)))
-    _require_known(solution, free, results)
-    return solution
+    if _number(final[1]) not in {step.result for step in steps}:
+        return "the result of the answer is not the result of a step"
+    return _second_way(steps, free, fixed) or _unknown_number(solution, free) or solution
 
 
 def solution_by_formula(
@@ -128,63 +108,32 @@ def solution_by_formula(
     numbers: Sequence[tuple[Fraction, bool]],
     fixed: Collection[Fraction],
     rule: str | Callable[[list[Fraction]], Any],
-) -> Solution:
-    """Return the solution of a formula."""
+) -> Solution | str:
+    """Return the solution of a formula, or the reason why it does not give the answer."""
+    tree = ast.parse(rule.strip(), mode="eval").body if isinstance(rule, str) else None
 
     def calculate(values: list[Fraction]) -> Fraction:
-        if isinstance(rule, str):
-            return evaluate(_parsed(rule), {f"n{at}": value for at, value in enumerate(values, 1)})
-        result = rule(values)
-        try:
-            return Fraction(result)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"answer: the function returned {result!r:.80}; return a number") from error
+        if tree is None:
+            return Fraction(rule(values))  # type: ignore[operator]
+        return evaluate(tree, {f"n{at}": value for at, value in enumerate(values, 1)})
 
     try:
         result = calculate([value for value, _ in numbers])
-    except ArithmeticError as error:
-        raise ChainError("the formula divides by zero") from error
+    except ArithmeticError:
+        return "the formula divides by zero"
     except KeyError as error:
-        raise ChainError(f"the formula names {error}, but the question has only {len(numbers)} numbers") from error
-    shown = {spelled.value for spelled in numbers_of_answer(answer)}
+        return f"the formula names {error}, but the question has only {len(numbers)} numbers"
+    shown = {spelled.value for spelled in _numbers_of_answer(answer)}
     free = {value for value, may in numbers if may}
     if result not in shown:
-        raise ChainError(f"the formula gives {result} for the old numbers, which the answer does not contain")
+        return f"the formula gives {result} for the old numbers, which the answer does not contain"
     if len(shown) > 1 and (result in free or shown & free & set(fixed)):
-        raise ChainError("a number of the answer may be one of the question, or something else of the same value")
+        return "a number of the answer may be one of the question, or something else of the same value"
     return Solution(answer, (), frozenset(free), calculate, tuple(numbers))
 
 
-def parse(text: str) -> tuple[ast.expr, list[Fraction]]:
-    """Return an expression with its numbers replaced by the names `x0`, `x1`, ..., and their values.
-
-    Raises:
-        ChainError: It is no arithmetic expression.
-
-    Example:
-        >>> parse("$1,200*.5")[1]
-        [Fraction(1200, 1), Fraction(1, 2)]
-    """
-    values: list[Fraction] = []
-
-    def name(match: re.Match[str]) -> str:
-        values.append(_number(match[0]))
-        return f" x{len(values) - 1} "
-
-    cleaned = text.replace("$", "").replace("x", "*").replace("%", "/100")
-    try:
-        tree = ast.parse(_LITERAL.sub(name, cleaned).strip(), mode="eval").body
-        evaluate(tree, {f"x{at}": value for at, value in enumerate(values)})
-    except (SyntaxError, ValueError, KeyError, ArithmeticError, DataError) as error:
-        raise ChainError("a step is no calculation with + - * / and brackets") from error
-    return tree, values
-
-
 def evaluate(tree: ast.expr, names: Mapping[str, Fraction]) -> Fraction:
-    """Return the exact value of an arithmetic expression.
-
-    Raises:
-        DataError: It contains something else than names, numbers, + - * / and brackets.
+    """Return the exact value of an expression of names, numbers, + - * / and brackets; nothing else runs.
 
     Example:
         >>> evaluate(ast.parse("n1 / n2", mode="eval").body, {"n1": Fraction(1), "n2": Fraction(3)})
@@ -198,48 +147,59 @@ def evaluate(tree: ast.expr, names: Mapping[str, Fraction]) -> Fraction:
         return -evaluate(tree.operand, names)
     if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATIONS:
         return Fraction(_OPERATIONS[type(tree.op)](evaluate(tree.left, names), evaluate(tree.right, names)))
-    raise DataError(f"formula: {ast.unparse(tree)!r:.80} is no arithmetic; use n1, n2, ..., numbers, + - * / and ()")
+    raise DataError(f"formula: expected n1, n2, ..., numbers, + - * / and brackets, got {ast.unparse(tree)!r:.80}")
 
 
-def _parsed(rule: str) -> ast.expr:
-    if len(rule) > MAX_LENGTH:
-        raise DataError(f"formula: has {len(rule)} characters, but may have {MAX_LENGTH}")
-    try:
-        return ast.parse(rule.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise DataError(f"formula: {rule!r:.80} is no expression; give one such as 'n1 * n2 - n3'") from error
+def _expression(text: str) -> tuple[ast.expr, list[Fraction]]:
+    """Return an expression with its numbers replaced by the names `x0`, `x1`, ..., and their values."""
+    values: list[Fraction] = []
+
+    def name(match: re.Match[str]) -> str:
+        values.append(_number(match[0]))
+        return f" x{len(values) - 1} "
+
+    cleaned = text.replace("$", "").replace("x", "*").replace("%", "/100")
+    return ast.parse(_LITERAL.sub(name, cleaned).strip(), mode="eval").body, values
 
 
 def _number(text: str) -> Fraction:
-    try:
-        return Fraction(text.replace(",", "").replace("$", "").replace("%", "").strip())
-    except (ValueError, ZeroDivisionError) as error:
-        raise ChainError("a step states something else than a number") from error
+    return Fraction(text.replace(",", "").replace("$", "").replace("%", "").strip())
 
 
-def _require_one_way(steps: Sequence[Step], free: Collection[Fraction], fixed: Collection[Fraction]) -> None:
-    """Refuse a value with two sources: two of numbers that may change, numbers and words that stay, and results."""
-    if both := set(free) & set(fixed):
-        used = {value for step in steps for value in step.values}
-        if both & used:
-            raise ChainError("a number of the question has the value of one that stays, or of a word such as twice")
+def _numbers_of_answer(text: str) -> list[SpelledNumber]:
+    """Return the numbers of an answer, also those within calculations such as `<<48/2=24>>`."""
+    found = []
+    for match in _LITERAL.finditer(text):
+        literal = match[0].rstrip(".,")
+        spelled = find_numbers(literal)
+        if len(spelled) == 1 and spelled[0].end == len(literal):
+            start = match.start()
+            found.append(spelled[0]._replace(start=start, end=start + len(literal)))
+    return found
+
+
+def _second_way(steps: Sequence[Step], free: Collection[Fraction], fixed: Collection[Fraction]) -> str | None:
+    """Return which value has two sources: numbers that may change, numbers and words that stay, and results."""
+    if set(free) & set(fixed) & {value for step in steps for value in step.values}:
+        return "a number of the question has the value of one that stays, or of a word such as twice"
     results: set[Fraction] = set()
     for step in steps:
         if step.result in results:
-            raise ChainError("two steps have the same result")
+            return "two steps have the same result"
         if step.result in free or step.result in fixed or step.result in step.values:
-            raise ChainError("a result has the value of a number or a word of the question")
+            return "a result has the value of a number or a word of the question"
         results.add(step.result)
     for at, step in enumerate(steps):
         if {later.result for later in steps[at:]} & set(step.values):
-            raise ChainError("a step uses the result of a later one")
+            return "a step uses the result of a later one"
+    return None
 
 
-def _require_known(solution: Solution, free: Collection[Fraction], results: Sequence[Fraction]) -> None:
-    """Refuse an answer if changed numbers would be equal to each other or to its constants by accident."""
+def _unknown_number(solution: Solution, free: Collection[Fraction]) -> str | None:
+    """Return why an answer holds a number of the question that its steps do not explain."""
     if not solution.variables:
-        raise ChainError("no step uses a number of the question that may change")
-    shown = {spelled.value for spelled in numbers_of_answer(solution.text)}
-    unused = (shown & set(free)) - solution.variables - set(results)
-    if unused:
-        raise ChainError("the answer mentions a number of the question that no step uses")
+        return "no step uses a number of the question that may change"
+    shown = {spelled.value for spelled in _numbers_of_answer(solution.text)}
+    if (shown & set(free)) - solution.variables - {step.result for step in solution.steps}:
+        return "the answer mentions a number of the question that no step uses"
+    return None

@@ -22,29 +22,20 @@ WORDS = {
     "dozens": 12, "year": 12, "years": 12, "yearly": 12, "annual": 12, "foot": 12, "feet": 12, "twenty": 20, "day": 24,
     "days": 24, "daily": 24, "thirty": 30, "month": 30, "months": 30, "fifty": 50, "hour": 60, "hours": 60,
     "minute": 60, "minutes": 60, "percent": 100, "cent": 100, "cents": 100, "meter": 100, "meters": 100, "hundred": 100,
+    "%": 100,
 }  # fmt: skip
-_SIGNS = {"%": 100}
 _WORD = re.compile(r"[a-z]+|%")
 
 
 class SpelledNumber(NamedTuple):
-    """A number in a text.
-
-    Attributes:
-        start: Position of its first character.
-        end: Position after its last character.
-        value: Its value.
-        decimals: Number of decimals.
-        has_commas: Whether commas separate its thousands.
-        is_fixed: Whether it is part of a fraction such as 1/2, and stays as it is.
-    """
+    """A number in a text, from `start` to before `end`."""
 
     start: int
     end: int
     value: Fraction
     decimals: int
     has_commas: bool
-    is_fixed: bool = False
+    is_fixed: bool = False  # part of a fraction such as 1/2, which stays
 
     def draw(self, generator: random.Random) -> Fraction:
         """Return another number with as many digits before and after the decimal point, each equally likely.
@@ -72,9 +63,7 @@ class SpelledNumber(NamedTuple):
 
 
 def find_numbers(text: str) -> list[SpelledNumber]:
-    """Return the numbers of a text, in their order.
-
-    Numbers within words, ordinals, times, dates and version numbers are none.
+    """Return the numbers of a text in their order, without those in words, ordinals, times, dates and versions.
 
     Example:
         >>> [str(number.value) for number in find_numbers("At 3:30 she pays $1,200.50 for 12 pens of the 2nd kind, B2")]
@@ -94,16 +83,11 @@ def find_numbers(text: str) -> list[SpelledNumber]:
 
 def values_of_words(text: str) -> set[Fraction]:
     """Return the numbers that words stand for, or may stand for in a calculation: 2 for "twice", 60 for "hours"."""
-    words = _WORD.findall(text.lower())
-    return {Fraction({**WORDS, **_SIGNS}[word]) for word in words if word in WORDS or word in _SIGNS}
+    return {Fraction(WORDS[word]) for word in _WORD.findall(text.lower()) if word in WORDS}
 
 
 def rewrite(text: str, changes: Sequence[tuple[SpelledNumber, Fraction]]) -> str:
-    """Return a text with other numbers, each spelled as the old one.
-
-    Args:
-        text: The text.
-        changes: Numbers of the text in their order, and the new value of each, which fits its spelling.
+    """Return a text with other numbers, given in their order, each spelled as the old one.
 
     Example:
         >>> rewrite("$1,200 for 3", [(find_numbers("$1,200 for 3")[0], Fraction(3750))])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
-from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.losses.custom_regularizer import CustomRegularizer
 from dair_hf.losses.divergence import FEATURE_REGULARIZERS
@@ -20,27 +17,18 @@ from dair_hf.losses.objective import (
     LOSS_EPSILON,
     LOSS_REGULARIZERS,
     METHOD_WEIGHTS,
-    METHODS,
-    NORMALIZATIONS,
     REGULARIZED,
     TOKEN_METHODS,
     LossRegularizer,
 )
+from dair_hf.settings import NonNegative, Positive
 
 REGULARIZERS = (*LOSS_REGULARIZERS, *FEATURE_REGULARIZERS)
 AUTO = "auto"  # value of `dair_lambda`
-LAMBDA_TARGET = 2.0
 AUTO_WARMUP = 0.25  # share of the steps over which `dair_lambda="auto"` reaches its target
-# Schedules of transformers that are functions of the step alone.
-LAMBDA_SCHEDULES = (
-    "constant",
-    "linear",
-    "cosine",
-    "cosine_with_restarts",
-    "polynomial",
-    "inverse_sqrt",
-)
-# Of fields that the command line reads as text.
+UNSET: tuple[Any, ...] = (None, 0, [], {}, "")  # 0 equals False
+NOT_MART = tuple(name for name in METHOD_WEIGHTS if name != "mart")
+# Fields that the command line reads as text.
 if TYPE_CHECKING:
     Regularizer = str | CustomRegularizer | Callable[[Tensor, Tensor], Tensor]
     LambdaValue = float | str
@@ -50,15 +38,14 @@ else:
 
 @dataclass
 class ObjectiveConfig:
-    """Fields of `DAIRConfig` that define the objective, and their checks."""
+    """Fields of `DAIRConfig` that define the objective."""
 
-    method: str = field(
+    method: Literal["erm", "da", "dair", "augmented", "trades", "mart"] = field(
         default="dair",
         metadata={
             "help": "Objective: erm (original views only), da (mean of both views' losses) or dair (da + lambda * R), "
             "equations 1 to 4 of the paper. Baselines with adversarial partners: augmented (partners only), trades "
             "(originals + lambda * R, with regularizer kl), mart (with regularizer kl).",
-            "choices": METHODS,
         },
     )
     regularizer: Regularizer = field(
@@ -80,137 +67,82 @@ class ObjectiveConfig:
             "lambda_target times the size of the gradient of the losses.",
         },
     )
-    lambda_target: float = field(
-        default=LAMBDA_TARGET,
+    lambda_target: Positive = field(
+        default=2.0,
         metadata={
-            "help": "For dair_lambda auto: size of the gradient of lambda R, > 0, as a multiple of that of the losses, "
+            "help": "For dair_lambda auto: size of the gradient of lambda R as a multiple of the losses' gradient, "
             "both with respect to the roots of the losses of pairs. Without unit. Above 1 R outweighs the losses. "
             "Training lowers it while the model answers every input alike.",
         },
     )
-    lambda_max: float = field(
+    lambda_max: Positive = field(
         default=1e4,
         metadata={"help": "For dair_lambda auto: largest lambda, > 0, per pair, also with token normalization."},
     )
-    lambda_scheduler_type: str = field(
-        default="constant",
-        metadata={
-            "help": "Schedule by which lambda (with auto, its target) is multiplied after the warmup, as "
-            f"lr_scheduler_type: {', '.join(LAMBDA_SCHEDULES)}.",
-            "choices": LAMBDA_SCHEDULES,
-        },
-    )
-    lambda_warmup_steps: float | None = field(
+    lambda_warmup_steps: NonNegative | None = field(
         default=None,
         metadata={
             "help": "Optimizer steps over which lambda (with auto, its target) rises from 0, as warmup_steps: a number "
             f"of steps, or a share of all steps in [0, 1). None: {AUTO_WARMUP:g} with auto, else 0.",
         },
     )
-    view_weights: list[float] | None = field(
+    view_weights: list[NonNegative] | None = field(
         default=None,
         metadata={
             "help": "Weights of the losses of original and augmented view in a pair, each >= 0 and one > 0, for "
             "methods da and dair. None: 0.5 0.5. A row without a partner has weight 1.",
         },
     )
-    stop_gradient: str | None = field(
+    stop_gradient: Literal["original", "augmented"] | None = field(
         default=None,
         metadata={
             "help": "View through which R has no gradient: original (augmented views are drawn to their originals) or "
             "augmented. None: R acts on both.",
-            "choices": (*VIEWS, None),
         },
     )
-    normalization: str = field(
+    normalization: Literal["pair", "token"] = field(
         default="pair",
         metadata={
             "help": "pair: sum of f over the rows / rows (the paper's formula); token: losses / target tokens + lambda "
             "* R / pairs (the authors' dialog code). Denominators are sums over the whole optimizer step.",
-            "choices": NORMALIZATIONS,
         },
     )
-    loss_epsilon: float = field(
+    loss_epsilon: Positive = field(
         default=LOSS_EPSILON,
         metadata={"help": "Added to the losses inside both roots of R_sq, > 0, nats per row. Authors' code: 1e-7."},
     )
 
-    def validate_objective(self) -> None:
-        """Refuse invalid values and combinations of these fields."""
-        self._convert_values()
-        if not isinstance(self.regularizer, CustomRegularizer):
-            require_choice("regularizer", self.regularizer, REGULARIZERS, "or a function (l, l~) -> R")
-        if self.method in REGULARIZERS:
-            raise DataError(
-                f"method={self.method!r} is unknown; it is a regularizer: set regularizer={self.method!r} and one of "
-                f"the methods {', '.join(METHODS)}, such as method='dair'"
-            )
-        require_choice("method", self.method, METHODS)
-        require_choice("normalization", self.normalization, NORMALIZATIONS)
-        require_choice("lambda_scheduler_type", self.lambda_scheduler_type, LAMBDA_SCHEDULES)
-        if self.dair_lambda != AUTO:
-            require_number("dair_lambda", self.dair_lambda, 0.0, "or 'auto'")
-        for name in ("loss_epsilon", "lambda_target", "lambda_max"):
-            require_number(name, getattr(self, name), math.ulp(0.0))
-        self._check_method()
-
-    def _convert_values(self) -> None:
+    def _read_objective(self) -> None:
         """Read lambda from text, as the command line gives it, and wrap a function as regularizer."""
-        if isinstance(self.lambda_scheduler_type, Enum):
-            self.lambda_scheduler_type = self.lambda_scheduler_type.value
         if isinstance(self.dair_lambda, str) and self.dair_lambda != AUTO:
-            try:
+            with contextlib.suppress(ValueError):  # refused by `check_fields`
                 self.dair_lambda = float(self.dair_lambda)
-            except ValueError:
-                pass  # refused by `validate`
         if callable(self.regularizer) and not isinstance(self.regularizer, CustomRegularizer):
             self.regularizer = CustomRegularizer(self.regularizer)
 
-    def _check_method(self) -> None:
-        if self.method == "mart" and self.regularizer != "kl":
-            raise DataError(
-                f"method='mart' and regularizer={self.regularizer!r} cannot be combined: MART uses a weighted KL; "
-                "set regularizer='kl'"
-            )
-        if self.normalization == "token" and self.method not in TOKEN_METHODS:
-            raise DataError(
-                f"method={self.method!r} and normalization='token' cannot be combined: token normalization is defined "
-                f"for {', '.join(TOKEN_METHODS)} only; use normalization='pair'"
-            )
-        self._check_weights()
-
-    def _check_weights(self) -> None:
-        """Refuse weights of losses and of R that are out of range or cannot be combined."""
-        weights, warmup = self.view_weights, self.lambda_warmup_steps
+    def _check_objective(self) -> None:
+        """Refuse combinations that would train another objective than they say."""
+        if not isinstance(self.regularizer, CustomRegularizer) and self.regularizer not in REGULARIZERS:
+            expected = f"one of {', '.join(REGULARIZERS)} or a function (l, l~) -> R"
+            raise DataError(f"regularizer={self.regularizer!r}: expected {expected}")
+        weights = self.view_weights
         if weights is not None:
-            numbers = isinstance(weights, Sequence) and all(is_finite(weight) and weight >= 0 for weight in weights)
-            if not numbers or len(weights) != 2 or not sum(weights) > 0:
-                raise DataError(
-                    f"view_weights={reprlib.repr(weights)} must be two finite numbers >= 0, of the original and of the "
-                    "augmented view, not both 0"
-                )
-            if self.method not in TOKEN_METHODS:
-                raise DataError(
-                    f"method={self.method!r} and view_weights={weights} cannot be combined: the method has weights of "
-                    f"its own, {METHOD_WEIGHTS[self.method][:2]}; leave view_weights unset, or use method='dair'"
-                )
-        if self.stop_gradient not in (None, *VIEWS):
-            raise DataError(f"stop_gradient={self.stop_gradient!r} is unknown; use {' or '.join(VIEWS)}, or None")
-        if self.stop_gradient is not None and self.method == "mart":
-            raise DataError(
-                f"method='mart' and stop_gradient={self.stop_gradient!r} cannot be combined: its two terms come from "
-                "both views; leave stop_gradient unset"
-            )
-        if warmup is not None and not (is_finite(warmup) and warmup >= 0 and (warmup < 1 or warmup == int(warmup))):
-            raise DataError(
-                f"lambda_warmup_steps={reprlib.repr(warmup)} is out of range; give a whole number of steps, or a share "
-                "of all steps in [0, 1)"
-            )
-        if self.dair_lambda == AUTO and self.method == "mart":
-            raise DataError(
-                "method='mart' and dair_lambda='auto' cannot be combined: its first term is no loss of a view; give "
-                "dair_lambda a number"
-            )
+            if len(weights) != 2 or not any(weights):
+                raise DataError(f"view_weights={weights}: expected one for each of the two views, not both 0")
+            self._require("view_weights, since the others have their own", method=TOKEN_METHODS)
+        if self.method == "mart":
+            self._require("method mart, which weights a KL of both views", regularizer=("kl",), stop_gradient=(None,))
+        if self.dair_lambda == AUTO:
+            self._require("dair_lambda auto, which needs a loss of each view", method=NOT_MART)
+        if self.normalization == "token":
+            self._require("normalization token", method=TOKEN_METHODS)
+
+    def _require(self, setting: str, **accepted: tuple[Any, ...]) -> None:
+        """Refuse values of other fields that cannot be combined with a setting."""
+        for name, values in accepted.items():
+            if (value := getattr(self, name)) not in values:
+                expected = "it unset" if values is UNSET else " or ".join(map(str, values))
+                raise DataError(f"{name}={value}: expected {expected} with {setting}")
 
     @property
     def uses_partners(self) -> bool:
@@ -266,34 +198,3 @@ class ObjectiveConfig:
         if self.normalization == "pair":
             return "per pair: objective = sum of f / rows"
         return "token: objective = losses / target tokens + lambda * R / pairs"
-
-
-def is_finite(value: Any) -> bool:
-    """Return whether a value is a number that a float can hold, neither NaN nor infinite."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def is_integer(value: Any) -> bool:
-    """Return whether a value is an `int`, and neither True nor False; JSON cannot hold integers of numpy."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def require_choice(name: str, value: Any, choices: Sequence[str], alternative: str = "") -> None:
-    """Refuse a value that is none of the choices."""
-    if value not in choices:
-        raise DataError(
-            f"{name}={value!r} is unknown; use one of {', '.join([*choices, *filter(None, [alternative])])}"
-        )
-
-
-def require_number(name: str, value: Any, lowest: float, alternative: str = "") -> None:
-    """Refuse a value that is no finite number, or less than `lowest` (0, or the smallest number above it)."""
-    if not (is_finite(value) and lowest <= value):
-        bound = ">= 0" if lowest == 0 else "> 0"
-        also = f", {alternative}" if alternative else ""
-        raise DataError(f"{name}={reprlib.repr(value)} is out of range; it must be a finite number {bound}{also}")

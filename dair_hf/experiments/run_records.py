@@ -36,6 +36,8 @@ SECRETS = ("hub_token", "push_to_hub_token")
 _WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json", "results/*.md", "*.png", "*.svg"))
 # Training settings that may differ between the runs of one comparison.
 _RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
+# Settings of earlier versions that are gone, and the value that later versions behave like.
+_REMOVED = {"training.lambda_scheduler_type": '"constant"'}
 
 
 class RunStopped(Exception):
@@ -345,7 +347,8 @@ def changed_settings(
 
     Fields that were added after the record was written count as their default. Paths are ignored: `output_dir`, and
     the fields that a configuration lists in `PATH_FIELDS`, whose content has a fingerprint. A field that no longer
-    exists counts as a change. A recorded fingerprint of data may also be the `former` one of a `ContentFingerprint`.
+    exists counts as a change, unless `_REMOVED` holds its value. A recorded fingerprint of data may also be the
+    `former` one of a `ContentFingerprint`.
     """
     now = {**config, "training": run.args}
     plain, before, paths = plain_config(now), record.get("config", {}), _path_settings(now)
@@ -360,7 +363,7 @@ def changed_settings(
     return {
         name: f"{name} was {old.get(name, 'absent')}, is {new.get(name, 'absent')}"
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and name not in paths
+        if old.get(name) != new.get(name, _REMOVED.get(name)) and name not in paths
     }
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dair_hf.config.objective import is_finite
 from dair_hf.errors import DataError
 from dair_hf.experiments.samples import Sample
 
@@ -62,7 +62,7 @@ def points_by_lambda(
     points = []
     for value, runs in sorted(groups.items()):
         accuracies = metrics(runs, accuracy)
-        if not all(map(is_finite, accuracies)):
+        if any(number is None or not math.isfinite(number) for number in accuracies):
             raise DataError(f"lambda {value:g}: {accuracy} is undefined in a run; remove that lambda from the grid")
         points.append(Point(value, accuracies, metrics(runs, consistency) if consistency else ()))
     return points

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import datasets
 
@@ -13,14 +14,15 @@ from dair_hf.augment.numbers import NumberAugmenter
 from dair_hf.data.texts.files import pairs_from_jsonl, read_rows, with_row_ids
 from dair_hf.data.texts.forms import COMPLETION, PROMPT
 from dair_hf.data.view_columns import parse_column
-from dair_hf.errors import DataError, explained
+from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import same_last_numbers, same_texts
 from dair_hf.evaluation.evaluator import PairEvaluator
-from dair_hf.text.word_problems import FORMULA, generate_problems, known_and_unseen
+from dair_hf.settings import Count, Range, Settings
+from dair_hf.text.word_problems import FORMULA, generate_problems
 
 PROBLEMS, GSM8K, FILES = "problems", "gsm8k", "files"
-GSM8K_NAME = "openai/gsm8k"
 FIRST_NUMBERS = range(10, 100)  # of generated problems
+ROLES = {PROMPT: "user", COMPLETION: "assistant"}
 
 
 class ChatData(NamedTuple):
@@ -33,16 +35,15 @@ class ChatData(NamedTuple):
 
 
 @dataclass
-class ChatConfig:
+class ChatConfig(Settings):
     """Data of a run."""
 
     PATH_FIELDS: ClassVar = ("train_files", "test_files")  # not compared between runs: the data have a fingerprint
 
-    source: str = field(
-        default=PROBLEMS,
+    source: Literal["problems", "gsm8k", "files"] = field(
+        default="problems",
         metadata={
-            "help": "problems: generated arithmetic problems; gsm8k: from the Hub; files: train_files and test_files.",
-            "choices": (PROBLEMS, GSM8K, FILES),
+            "help": "problems: generated arithmetic problems; gsm8k: from the Hub; files: train_files and test_files."
         },
     )
     train_files: list[str] | None = field(
@@ -64,53 +65,39 @@ class ChatConfig:
         default=False,
         metadata={"help": "Put texts into messages of user and assistant, for the chat template of the tokenizer."},
     )
-    compare: str = field(
+    compare: Literal["text", "number"] = field(
         default="text",
         metadata={
-            "help": "What makes an answer right: text: the whole text, up to white space; number: its last number.",
-            "choices": ("text", "number"),
+            "help": "What makes an answer right: text: the whole text, up to white space; number: its last number."
         },
     )
-    train_problems: int = field(default=3000, metadata={"help": "Number of generated training problems, >= 1."})
-    test_problems: int = field(default=200, metadata={"help": "Number of generated test problems, >= 1."})
-    known_numbers: int = field(
-        default=15, metadata={"help": "Numbers of two digits that the original training problems have, >= 2."}
+    train_problems: Count = field(default=3000, metadata={"help": "Number of generated training problems."})
+    test_problems: Count = field(default=200, metadata={"help": "Number of generated test problems."})
+    known_numbers: Annotated[int, Range(low=2)] = field(
+        default=15, metadata={"help": "Numbers of two digits that the original training problems have."}
     )
-    unseen_numbers: int = field(
+    unseen_numbers: Count = field(
         default=25,
         metadata={
-            "help": "Numbers of two digits that only test partners have, >= 1: no question and no answer of the "
-            "training rows has them."
+            "help": "Numbers of two digits that only test partners have: no question and no answer of the training "
+            "rows has them."
         },
     )
 
-    def __post_init__(self) -> None:
-        for name, choices in (("source", (PROBLEMS, GSM8K, FILES)), ("compare", ("text", "number"))):
-            if getattr(self, name) not in choices:
-                raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
-        for name in ("train_problems", "test_problems", "known_numbers", "unseen_numbers"):
-            if getattr(self, name) < 1:
-                raise DataError(f"{name}={getattr(self, name)}; it must be at least 1")
+    def check(self) -> None:
+        """Refuse settings that the source of the rows ignores, and numbers that leave none for training partners."""
+        if {bool(self.train_files), bool(self.test_files)} != {self.source == FILES}:
+            raise DataError(
+                f"source={self.source}, train_files={self.train_files}, test_files={self.test_files}: expected files "
+                "of both with source=files, and none without"
+            )
+        if self.keep_numbers and not (self.source == GSM8K or (self.source == FILES and self.number_partners)):
+            raise DataError(f"keep_numbers={self.keep_numbers!r}: expected source=gsm8k, or number_partners=true")
         if self.known_numbers + self.unseen_numbers >= len(FIRST_NUMBERS):
             raise DataError(
-                f"known_numbers={self.known_numbers} and unseen_numbers={self.unseen_numbers} leave none of "
-                f"{len(FIRST_NUMBERS)} numbers for partners; lower one of them"
+                f"known_numbers={self.known_numbers}, unseen_numbers={self.unseen_numbers}: expected fewer than "
+                f"{len(FIRST_NUMBERS)} in all"
             )
-        self._require_effect()
-
-    def _require_effect(self) -> None:
-        """Refuse settings that the source of the rows ignores."""
-        from_files = self.source == FILES
-        makes_partners = self.source == GSM8K or (from_files and self.number_partners)
-        for name, has_effect, remedy in (
-            ("train_files", from_files, "set --source files"),
-            ("test_files", from_files, "set --source files"),
-            ("number_partners", self.source != PROBLEMS, "leave it out: these problems have partners"),
-            ("as_chat", self.source != PROBLEMS, "leave it out, or give rows of your own"),
-            ("keep_numbers", makes_partners, "set --number_partners true, or leave it out"),
-        ):
-            if getattr(self, name) and not has_effect:
-                raise DataError(f"{name} has no effect with source={self.source}; {remedy}")
 
     @property
     def evaluator(self) -> PairEvaluator:
@@ -121,76 +108,66 @@ class ChatConfig:
 def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
     """Read or generate paired rows."""
     if config.source == PROBLEMS:
-        return _problems(config, seed)
-    if config.source == GSM8K:
-        with explained(GSM8K_NAME, Exception):
-            splits = datasets.load_dataset(GSM8K_NAME, "main")
+        data = _problems(config, seed)
+    elif config.source == GSM8K:
+        splits = datasets.load_dataset("openai/gsm8k", "main")
         names = {"question": PROMPT, "answer": COMPLETION}
         parts = [with_row_ids(splits[split].rename_columns(names)) for split in ("train", "test")]
-        parts, notes = _with_numbers(parts, config, seed)
-        name = "GSM8K"
+        data = _with_numbers("GSM8K", parts, config, seed)
     else:
-        files = {"train_files": config.train_files, "test_files": config.test_files}
-        for setting, paths in files.items():
-            if not paths:
-                raise DataError(f"{setting} is not set; give --{setting} a file of rows")
-        name = ", ".join(Path(path).name for path in config.test_files or [])
-        lists = [config.train_files or [], config.test_files or []]
+        train_files, test_files = config.train_files or [], config.test_files or []
+        name = ", ".join(Path(path).name for path in test_files)
         if config.number_partners:
-            parts, notes = _with_numbers([_plain_rows(paths) for paths in lists], config, seed)
+            data = _with_numbers(name, [_plain_rows(paths) for paths in (train_files, test_files)], config, seed)
         else:
-            parts, notes = [pairs_from_jsonl(paths) for paths in lists], []
+            data = ChatData(name, pairs_from_jsonl(train_files), pairs_from_jsonl(test_files), [])
     if config.as_chat:
-        if not all(map(_texts, parts)):
-            raise DataError(f"as_chat: {name} has no columns {PROMPT} and {COMPLETION}; leave out as_chat")
-        parts = [rows.map(as_messages, remove_columns=_texts(rows)) for rows in parts]
-    train, test = parts
-    return ChatData(name, train, test, notes)
+        data = data._replace(train=_as_chat(data.train), test=_as_chat(data.test))
+    return data
 
 
 def as_messages(row: dict[str, Any]) -> dict[str, Any]:
     """Return prompt and completion of all views of a row as messages."""
-    roles = {PROMPT: "user", COMPLETION: "assistant"}
     found = {name: (parse_column(name)[1], value) for name, value in row.items()}
     return {
-        name: None if value is None else [{"role": roles[column], "content": value}]
+        name: None if value is None else [{"role": ROLES[column], "content": value}]
         for name, (column, value) in found.items()
-        if column in roles
+        if column in ROLES
     }
 
 
+def _as_chat(rows: datasets.Dataset) -> datasets.Dataset:
+    texts = [name for name in rows.column_names if parse_column(name)[1] in ROLES]
+    return rows.map(as_messages, remove_columns=texts)
+
+
 def _problems(config: ChatConfig, seed: int) -> ChatData:
-    known, others = known_and_unseen(FIRST_NUMBERS, config.known_numbers, seed)
-    unseen = others[: config.unseen_numbers]
-    # No number or result of the training rows is one of the unseen numbers; those of the test are drawn from them.
-    not_in_training, not_drawn_in_test = set(unseen), set(FIRST_NUMBERS) - set(unseen)
-    sizes, draws = (config.train_problems, config.test_problems), (not_in_training, not_drawn_in_test)
-    parts, notes = [], []
-    for name, count, drawn, results in zip(("train", "test"), sizes, draws, (not_in_training, set()), strict=True):
-        problems = generate_problems(count, known, seed, name, exclude=results)
-        augmenter = NumberAugmenter(formula_column=FORMULA, exclude=drawn, exclude_results=results, seed=seed)
-        rows, report = augmenter.pairs(problems)
-        parts.append(rows)
-        notes.append(f"{name}: {report}")
-    train, test = parts
-    return ChatData("generated problems", train, test, notes)
+    order = list(FIRST_NUMBERS)
+    random.Random(f"known numbers/{seed}").shuffle(order)
+    known, others = order[: config.known_numbers], order[config.known_numbers :]
+    # Training rows have no unseen number, in questions and results; partners of the test have no other.
+    unseen = set(others[: config.unseen_numbers])
+    problems = {
+        "train": generate_problems(config.train_problems, known, seed, "train", exclude=unseen),
+        "test": generate_problems(config.test_problems, known, seed, "test"),
+    }
+    augmenters = (
+        NumberAugmenter(formula_column=FORMULA, exclude=unseen, exclude_results=unseen, seed=seed),
+        NumberAugmenter(formula_column=FORMULA, exclude=set(FIRST_NUMBERS) - unseen, seed=seed),
+    )
+    return _augmented("generated problems", problems.values(), augmenters)
 
 
 def _plain_rows(paths: Sequence[str]) -> datasets.Dataset:
-    parts = [read_rows(Path(path), needs_partners=False) for path in paths]
-    with explained(", ".join(paths), ValueError, TypeError):
-        return with_row_ids(datasets.concatenate_datasets(parts))
+    return with_row_ids(datasets.concatenate_datasets([read_rows(Path(path), needs_partners=False) for path in paths]))
 
 
-def _with_numbers(
-    parts: Sequence[datasets.Dataset], config: ChatConfig, seed: int
-) -> tuple[list[datasets.Dataset], list[str]]:
-    augmenter = NumberAugmenter(keep=config.keep_numbers, seed=seed)
-    made = [augmenter.pairs(rows) for rows in parts]
-    return [rows for rows, _ in made], [
-        f"{name}: {report}" for name, (_, report) in zip(("train", "test"), made, strict=True)
-    ]
+def _with_numbers(name: str, parts: Sequence[datasets.Dataset], config: ChatConfig, seed: int) -> ChatData:
+    return _augmented(name, parts, [NumberAugmenter(keep=config.keep_numbers, seed=seed)] * 2)
 
 
-def _texts(rows: datasets.Dataset) -> list[str]:
-    return [name for name in rows.column_names if parse_column(name)[1] in (PROMPT, COMPLETION)]
+def _augmented(name: str, parts: Iterable[datasets.Dataset], augmenters: Iterable[NumberAugmenter]) -> ChatData:
+    (train, of_train), (test, of_test) = (
+        augmenter.pairs(rows) for augmenter, rows in zip(augmenters, parts, strict=True)
+    )
+    return ChatData(name, train, test, [f"train: {of_train}", f"test: {of_test}"])

@@ -1,48 +1,23 @@
-"""Encoding of paired texts as token ids, for both views."""
+"""Encoding of texts to classify as token ids, for both views."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datasets import Dataset
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from dair_hf.data.view_columns import VIEW_PREFIXES
-from dair_hf.errors import DataError
-from dair_hf.word_tokenizer import build_word_tokenizer
-
-LINE_BREAK = "<br />"
 
 
 def plain_text(text: str) -> str:
     """Return a text as the tokenizer gets it: each `<br />` is a space, everything else is unchanged."""
-    return text.replace(LINE_BREAK, " ")
-
-
-def tokenizer_of_texts(
-    rows: Dataset, texts: Sequence[str], min_count: int, max_tokens: int, delimiters: bool
-) -> PreTrainedTokenizerFast:
-    """Build the word tokenizer of a comparison, from the originals and the partners of the training rows.
-
-    All methods share it, so ERM knows the words that only partners contain, but never learns their weights. A text is
-    counted once, even if several rows have it.
-    """
-    distinct = dict.fromkeys(_all_texts(rows, texts))
-    return build_word_tokenizer(
-        map(plain_text, distinct), min_count=min_count, model_max_length=max_tokens, delimiters=delimiters
-    )
-
-
-def _all_texts(rows: Dataset, texts: Sequence[str]) -> Iterator[str]:
-    for view in VIEW_PREFIXES:
-        for name in texts:
-            yield from (text for text in rows[view + name][:] if text is not None)
+    return text.replace("<br />", " ")
 
 
 @dataclass(frozen=True)
-class TextEncoder:
+class ClassifierEncoder:
     """Function for `Dataset.map(encoder, batched=True)` that tokenizes both views of paired rows.
 
     Adds `input_ids`, for two texts also `token_type_ids` if the tokenizer has them, and both with `augmented_`; None
@@ -54,20 +29,13 @@ class TextEncoder:
         texts: Columns of texts, one or two.
         max_tokens: Maximum number of tokens of a row, special tokens included.
 
-    Raises:
-        DataError: There is not one or two columns.
-
     Example:
-        >>> rows.map(TextEncoder(tokenizer, ("premise", "hypothesis")), batched=True)  # doctest: +SKIP
+        >>> rows.map(ClassifierEncoder(tokenizer, ("premise", "hypothesis")), batched=True)  # doctest: +SKIP
     """
 
     tokenizer: PreTrainedTokenizerBase
     texts: tuple[str, ...]
     max_tokens: int = 512
-
-    def __post_init__(self) -> None:
-        if len(self.texts) not in (1, 2):
-            raise DataError(f"texts={self.texts}: a row has one or two texts; name their columns")
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
         """Return the columns of a batch of rows."""

@@ -31,19 +31,15 @@ class EmbeddingsConfig(PreTrainedConfig):
     initializer_range: float = 0.1
 
 
-class BiLSTMConfig(PreTrainedConfig):
+class BiLSTMConfig(EmbeddingsConfig):
     """Configuration of `BiLSTMForSequenceClassification`."""
 
     model_type = "dair_bilstm"
-    vocab_size: int = 2
-    segments: int = 1
     embedding_size: int = 50
     hidden_size: int = 50
-    dropout: float = 0.0
-    initializer_range: float = 0.1
 
 
-class TextClassifier(PreTrainedModel):
+class _TextClassifier(PreTrainedModel):
     """Classifier of token ids; subclasses compute the logits."""
 
     main_input_name = "input_ids"
@@ -56,7 +52,7 @@ class TextClassifier(PreTrainedModel):
             module.reset_parameters()
 
     def logits(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Compute logits."""
+        """Compute logits `[B, C]` of ids `[B, T]`; `mask` `[B, segments, T]` says which text a token belongs to."""
         raise NotImplementedError
 
     def forward(
@@ -78,7 +74,7 @@ class TextClassifier(PreTrainedModel):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
-class BagOfWordsForSequenceClassification(TextClassifier):
+class BagOfWordsForSequenceClassification(_TextClassifier):
     """Linear classifier of the words of a text: logistic regression.
 
     `logits = W x + b`, where `x_v` is 1 if the word `v` occurs (or its count). For two texts `x` has the words of each
@@ -99,7 +95,7 @@ class BagOfWordsForSequenceClassification(TextClassifier):
             nn.init.zeros_(module.bias)
 
     def logits(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Compute logits, see `TextClassifier.logits`."""
+        """Compute logits `[B, C]`."""
         weight = self.classifier.weight
         words = torch.zeros(*mask.shape[:2], self.config.vocab_size, dtype=weight.dtype, device=weight.device)
         ids = input_ids[:, None].expand(mask.shape)
@@ -112,7 +108,7 @@ class BagOfWordsForSequenceClassification(TextClassifier):
         return self.classifier(features)
 
 
-class EmbeddingsForSequenceClassification(TextClassifier):
+class EmbeddingsForSequenceClassification(_TextClassifier):
     """Mean of the word embeddings of a text, a hidden layer with ReLU, and the logits.
 
     Two texts `u` and `v` are pooled separately; the hidden layer reads `[u, v, |u - v|, u * v]`.
@@ -134,12 +130,12 @@ class EmbeddingsForSequenceClassification(TextClassifier):
         return self.embeddings
 
     def logits(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Compute logits, see `TextClassifier.logits`."""
-        texts = self.dropout(compare_texts(mean_of_texts(self.embeddings(input_ids), mask)))
+        """Compute logits `[B, C]`."""
+        texts = self.dropout(_compare_texts(_mean_of_texts(self.embeddings(input_ids), mask)))
         return self.classifier(self.dropout(self.hidden(texts).relu()))
 
 
-class BiLSTMForSequenceClassification(TextClassifier):
+class BiLSTMForSequenceClassification(_TextClassifier):
     """Bidirectional LSTM whose states are averaged over each text, and the logits.
 
     Two texts are read as one sequence, so that the states of the second depend on the first; their means `u` and `v`
@@ -162,7 +158,7 @@ class BiLSTMForSequenceClassification(TextClassifier):
         return self.embeddings
 
     def logits(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Compute logits, see `TextClassifier.logits`."""
+        """Compute logits `[B, C]`."""
         # Packed, so that the backward direction starts at the last token of a row and not at its padding.
         lengths = mask.any(1).sum(1).clamp(min=1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(
@@ -171,16 +167,16 @@ class BiLSTMForSequenceClassification(TextClassifier):
         states, _ = nn.utils.rnn.pad_packed_sequence(
             self.lstm(packed)[0], batch_first=True, total_length=input_ids.shape[1]
         )
-        return self.classifier(self.dropout(compare_texts(mean_of_texts(states, mask))))
+        return self.classifier(self.dropout(_compare_texts(_mean_of_texts(states, mask))))
 
 
-def mean_of_texts(states: Tensor, mask: Tensor) -> Tensor:
+def _mean_of_texts(states: Tensor, mask: Tensor) -> Tensor:
     """Average the states of the tokens of each text; 0 for a text without tokens."""
     weights = mask.to(states.dtype)
     return weights @ states / weights.sum(2, keepdim=True).clamp(min=1)
 
 
-def compare_texts(texts: Tensor) -> Tensor:
+def _compare_texts(texts: Tensor) -> Tensor:
     """Return the features of one text `u`, or `[u, v, |u - v|, u * v]` of two."""
     if texts.shape[1] == 1:
         return texts[:, 0]

@@ -1,17 +1,20 @@
-"""Generated word problems with one or two steps, and their formulas."""
+"""Generated word problems with one or two steps, their formulas, and a tokenizer for models that compute."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import datasets
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from dair_hf.data.collator import ROW_ID
 from dair_hf.errors import DataError
 
 ATTEMPTS = 1000  # draws of a problem before it is given up
 FORMULA = "formula"  # column with the calculation, for `NumberAugmenter(formula_column=...)`
+PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
 NAMES = ("Ann", "Ben", "Carla", "Dev", "Eva", "Femi", "Gus", "Hana")
 THINGS = ("apples", "books", "coins", "pens", "stamps", "shells")
 # Question, formula and answer. The first number has two digits, the second one.
@@ -30,7 +33,7 @@ def generate_problems(
 
     Args:
         count: Number of problems, >= 1.
-        numbers: First numbers of the questions, all above 9.
+        numbers: First numbers of the questions, of two digits.
         seed: Seed of names, things and numbers.
         name: Beginning of the `row_id`.
         exclude: Values that no answer has; such a problem is drawn again.
@@ -39,15 +42,13 @@ def generate_problems(
         `count` rows of `row_id`, `prompt`, `completion` and `formula`.
 
     Raises:
-        DataError: No numbers, or one below 10, or only excluded answers are found.
+        DataError: Only excluded answers are found.
 
     Example:
         >>> row = generate_problems(1, [20], seed=4)[0]
         >>> row["prompt"], row["completion"], row["formula"]
         ('Ben has 8 coins , Gus has 20 . How many has Ben ?', '8', 'n1')
     """
-    if not numbers or min(numbers) < 10:
-        raise DataError(f"numbers={sorted(numbers)!r:.80}: give whole numbers from 10 on")
     generator = random.Random(f"word problems/{name}/{seed}")
     values, rows = sorted(numbers), []
     for row in range(count):
@@ -60,15 +61,37 @@ def generate_problems(
             if int(completion.split()[-1]) not in exclude:
                 break
         else:
-            raise DataError(f"exclude: {ATTEMPTS} answers in turn were excluded; exclude fewer values")
+            raise DataError(f"exclude: {ATTEMPTS} answers in a row were excluded; expected fewer values")
         rows.append({ROW_ID: f"{name}/{row}", "prompt": prompt, "completion": completion, FORMULA: formula})
     return datasets.Dataset.from_list(rows)
 
 
-def known_and_unseen(numbers: Sequence[int], known: int, seed: int) -> tuple[list[int], list[int]]:
-    """Split numbers at random into some that training problems have, and the others."""
-    if not 2 <= known <= len(numbers) - 2:
-        raise DataError(f"known={known}: give a number from 2 to {len(numbers) - 2}, as there are {len(numbers)}")
-    order = list(numbers)
-    random.Random(f"known numbers/{seed}").shuffle(order)
-    return sorted(order[:known]), order[known:]
+def build_problem_tokenizer(texts: Iterable[str], model_max_length: int = 128) -> PreTrainedTokenizerFast:
+    """Build a tokenizer whose tokens are the words of texts, punctuation marks, and all ten digits one by one.
+
+    Args:
+        texts: Training texts.
+        model_max_length: Maximum number of tokens, stored with the tokenizer.
+
+    Returns:
+        A tokenizer with `<pad>`, `</s>` and `<unk>`.
+
+    Example:
+        >>> build_problem_tokenizer(["Ann has 23 pens ."]).tokenize("Ann has 907 pens .")
+        ['Ann', 'has', '9', '0', '7', 'pens', '.']
+    """
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)])
+    words = {word for text in texts for word, _ in splitter.pre_tokenize_str(text)}
+    vocabulary = [PAD, END, UNKNOWN, *"0123456789", *sorted(words - set("0123456789"))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in (PAD, END, UNKNOWN)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        model_max_length=model_max_length,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )

@@ -31,9 +31,7 @@ from dair_hf.trees.batches import require_column
 
 logger = logging.get_logger(__name__)
 # Settings of the objective of `method`, with their defaults, that another objective would ignore.
-FOR_SUMS_OVER_PAIRS = {
-    "view_weights": None, "stop_gradient": None, "lambda_scheduler_type": "constant", "lambda_warmup_steps": None,
-}  # fmt: skip
+FOR_SUMS_OVER_PAIRS = {"view_weights": None, "stop_gradient": None, "lambda_warmup_steps": None}
 
 
 def dropout_rates(model: Any) -> dict[str, float]:

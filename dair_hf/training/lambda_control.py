@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from transformers import TrainerCallback, get_scheduler
+from transformers import TrainerCallback
 from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
@@ -63,7 +64,7 @@ class LambdaControl(TrainerCallback):
     def __init__(self, args: DAIRConfig, accelerator: Accelerator) -> None:
         self.args = args
         self.accelerator = accelerator
-        self._factor: Callable[[int], float] = _full
+        self._factor: Callable[[int], float] = partial(_warmup_factor, 0)
         self._warmup = 0
         self.reset()
 
@@ -256,16 +257,9 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
 
 
 def schedule_factor(args: DAIRConfig, num_training_steps: int) -> Callable[[int], float]:
-    """Return the factor of lambda after a number of optimizer steps: warmup, then the schedule."""
-    name, warmup = args.lambda_scheduler_type, args.lambda_warmup(num_training_steps)
-    if name == "constant" and not warmup:
-        return _full
-    # The schedules of transformers belong to optimizers; this one has nothing to train.
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    name = "constant_with_warmup" if name == "constant" else name
-    factor: Callable[[int], float] = get_scheduler(name, optimizer, warmup, num_training_steps).lr_lambdas[0]
-    return factor
+    """Return the factor of lambda after a number of optimizer steps: it rises from 0 to 1 over the warmup."""
+    return partial(_warmup_factor, args.lambda_warmup(num_training_steps))
 
 
-def _full(step: int) -> float:
-    return 1.0
+def _warmup_factor(warmup: int, step: int) -> float:
+    return min(1.0, step / warmup) if warmup else 1.0

@@ -10,7 +10,6 @@ import torch
 
 from dair_hf.augment.crops import Crops, crop, draw_crops
 from dair_hf.data.counter_rng import uniform
-from dair_hf.errors import DataError
 
 MANY = torch.arange(100_000)
 
@@ -140,31 +139,3 @@ def test_without_flip_and_padding_crops_are_the_identity() -> None:
     assert not any(bool(values.any()) for values in still)
     # Flipping does not change the position of the crops.
     assert torch.equal(draw_crops(MANY, 4, True, 0, 0, "test").top, draw_crops(MANY, 4, False, 0, 0, "test").top)
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-ZERO = torch.zeros(2, dtype=torch.int64)
-FITTING = Crops(ZERO, ZERO, ZERO.bool())
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: draw_crops(ZERO, -1, True, 0, 0, "test"), "padding=-1 must be at least 0"),
-        (lambda: draw_crops(ZERO.float(), 1, True, 0, 0, "test"), r"rows must be int64 \[B\]"),
-        (lambda: crop(noise(2, 8), FITTING), r"images must be \[B, ..., H, W\], found shape \[2, 8\]"),
-        (
-            lambda: crop(noise(3, 8, 8), FITTING),
-            r"top must be torch.int64 \[3\], one per image, found torch.int64 \[2\]",
-        ),
-        (
-            lambda: crop(noise(2, 8, 8), FITTING._replace(left=ZERO.float())),
-            "left must be torch.int64 .* torch.float32",
-        ),
-        (lambda: crop(noise(2, 8, 8), FITTING._replace(mirrored=ZERO)), "mirrored must be torch.bool .* torch.int64"),
-    ],
-)
-def test_invalid_inputs_are_refused(call: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        call()

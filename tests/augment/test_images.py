@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -139,33 +137,8 @@ def test_bool_masks_select_and_soft_masks_blend() -> None:
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
-GRAY, RGB = torch.zeros(2, 1, 4, 4), torch.zeros(2, 3, 4, 4)
 
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: rotate(GRAY[0], torch.zeros(1)), r"images must be \[B, C, H, W\].*found float32 \[1, 4, 4\]"),
-        (lambda: rotate(torch.zeros(1, 1, 1, 8193), torch.zeros(1)), "up to 8192 pixels"),
-        (lambda: rotate(GRAY, torch.zeros(3)), r"degrees must be floating \[2\], one per image, found float32 \[3\]"),
-        (lambda: rotate(GRAY, torch.zeros(2, dtype=torch.int64)), r"degrees must be floating \[2\].*int64 \[2\]"),
-        (lambda: rotate(GRAY, torch.tensor([0.0, float("nan")])), "angle 1 is not finite"),
-        (lambda: rotate(GRAY, torch.zeros(2), mode="cubic"), "mode 'cubic' is unknown; use one of nearest, bilinear"),
-        (lambda: rotate(GRAY.byte(), torch.zeros(2), mode="bilinear"), "needs floating images, found uint8"),
-        (lambda: recolor(RGB, torch.zeros(2, 3)), r"must be grayscale, floating .*found float32 \[2, 3, 4, 4\]"),
-        (lambda: recolor(GRAY.byte(), torch.zeros(2, 3)), "must be grayscale, floating .*found uint8"),
-        (lambda: recolor(GRAY, torch.zeros(3)), r"colors must be floating \[2, channels\], found float32 \[3\]"),
-        (lambda: recolor(GRAY, torch.zeros(1, 3)), r"colors must be floating \[2, channels\], found float32 \[1, 3\]"),
-        (lambda: paste_background(RGB[0], GRAY, RGB), r"images must be floating \[B, C, H, W\]"),
-        (lambda: paste_background(RGB, GRAY, RGB[:1]), r"backgrounds must match the images.*found float32 \[1, 3"),
-        (lambda: paste_background(RGB, GRAY, RGB.double()), "backgrounds must match the images.*found float64"),
-        (
-            lambda: paste_background(RGB, RGB, RGB),
-            r"mask must be bool or floating \[2, 1, 4, 4\], found float32 \[2, 3",
-        ),
-        (lambda: paste_background(RGB, GRAY.byte(), RGB), "mask must be bool or floating .* True or 1 is foreground"),
-    ],
-)
-def test_invalid_inputs_are_refused(call: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        call()
+@pytest.mark.parametrize(("side", "angle"), [(8193, 0.0), (4, float("nan")), (4, float("inf"))])
+def test_rotations_that_would_be_wrong_are_refused(side: int, angle: float) -> None:
+    with pytest.raises(DataError, match="rotate"):
+        rotate(torch.zeros(2, 1, 1, side), torch.tensor([0.0, angle]))

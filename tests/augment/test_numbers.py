@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from fractions import Fraction
-from typing import Any
 
 import datasets
 import pytest
@@ -22,7 +21,7 @@ def numbers(text: str) -> list[float]:
     return [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
 
 
-def test_steps_are_worked_out_anew() -> None:
+def test_steps_are_worked_out_again() -> None:
     """Question and answer of many draws, calculated from the text of the question by floats."""
     seen = set()
     for row in range(200):
@@ -99,10 +98,10 @@ def test_equal_numbers_change_together() -> None:
     [
         (CLIPS, "198", "the answer has no steps such as <<48/2=24>>"),
         (CLIPS, CLIPS_ANSWER.replace("#### 198", ""), "the answer does not end with its result"),
-        (CLIPS, CLIPS_ANSWER.replace("#### 198", "#### 199"), "the result of the answer is that of no step"),
+        (CLIPS, CLIPS_ANSWER.replace("#### 198", "#### 199"), "the result of the answer is not the result of a step"),
         (CLIPS, CLIPS_ANSWER.replace("48+150=198", "48+150=199"), "a step does not have the result that it states"),
-        (CLIPS, CLIPS_ANSWER.replace("48+150", "f(48)+150"), "a step is no calculation"),
-        (CLIPS, CLIPS_ANSWER.replace("3*50=150", "3**5=150"), "a step is no calculation"),
+        (CLIPS, CLIPS_ANSWER.replace("48+150", "f(48)+150"), "a step is not a calculation"),
+        (CLIPS, CLIPS_ANSWER.replace("3*50=150", "3**5=150"), "a step is not a calculation"),
         # "twice" may be the 2 of a step, or that of "2 days".
         ("He runs twice for 2 days, 9 miles each.", "<<9*2=18>>18 #### 18", "has the value of one that stays"),
         ("He has 24 and 48.", "<<48/2=24>>24 #### 24", "a result has the value of a number"),
@@ -147,22 +146,15 @@ def test_the_report_counts_rows_and_reasons() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: NumberAugmenter("n1", formula_column="f"), "give one of them"),
-        (lambda: NumberAugmenter(5), "give an expression"),  # type: ignore[arg-type]
-        (lambda: NumberAugmenter(keep="("), "is no regular expression"),
-        (lambda: NumberAugmenter(partners=0), "must be a whole number >= 1"),
-        (lambda: NumberAugmenter("n1 +").partner("5", "5", "0"), "is no expression"),
-        (lambda: NumberAugmenter("__import__('os')").partner("5", "5", "0"), "is no arithmetic"),
-        (lambda: NumberAugmenter(lambda values: "x").partner("5", "5", "0"), "return a number"),
-        (lambda: NumberAugmenter().pairs(datasets.Dataset.from_dict({"q": ["5"]})), "no column 'prompt'"),
-    ],
-)
-def test_settings_that_cannot_be_used(make: Any, message: str) -> None:
-    with pytest.raises(DataError, match=re.escape(message)):
-        make()
+@pytest.mark.parametrize("formula", ["__import__('os')", "n1 ** n2", "[n1]", "n1 if n2 else 0"])
+def test_a_formula_runs_arithmetic_only(formula: str) -> None:
+    with pytest.raises(DataError, match="formula"):
+        NumberAugmenter(formula).partner("5 and 6", "11", "0")
+
+
+def test_one_rule_gives_the_answer() -> None:
+    with pytest.raises(DataError, match="formula_column"):
+        NumberAugmenter("n1", formula_column="f")
 
 
 def test_a_formula_that_names_too_many_numbers_gives_a_reason() -> None:

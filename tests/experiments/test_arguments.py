@@ -293,12 +293,12 @@ def test_a_word_before_the_options_is_not_given_to_the_last_field_of_the_file(tm
 
 def test_invalid_training_arguments_are_data_errors() -> None:
     refused: list[tuple[list[str], str]] = [
-        (["--dair_lambda", "-1"], r"dair_lambda=-1\.0 is out of range"),
-        (["--dair_lambda", "nan"], r"dair_lambda=nan is out of range"),
-        (["--learning_rate", "-1"], r"learning_rate=-1\.0 is out of range; it must be a finite number >= 0"),
-        (["--gradient_accumulation_steps", "0"], r"gradient_accumulation_steps=0 is out of range"),
-        (["--per_device_train_batch_size", "0"], r"per_device_train_batch_size=0 is out of range"),
-        (["--seed", "-1"], r"seed: -1 is no seed"),
+        (["--dair_lambda", "-1"], "dair_lambda"),
+        (["--dair_lambda", "nan"], "dair_lambda"),
+        (["--learning_rate", "-1"], "learning_rate"),
+        (["--gradient_accumulation_steps", "0"], "gradient_accumulation_steps"),
+        (["--per_device_train_batch_size", "0"], "per_device_train_batch_size"),
+        (["--seed", "-1"], "seed=-1"),
         (["--deepspeed", "no.json"], r"deepspeed"),
         (["--method", "ermm"], r"--method: invalid choice: 'ermm'"),
         (["--save_strategy", "sometimes"], r"sometimes"),

@@ -105,7 +105,7 @@ def test_a_pretrained_model(cad: str, tmp_path: Path) -> None:
     run(RECIPE, SENTIMENT, tmp_path / "out", *options, "--model_name_or_path", str(tmp_path / "bert"))
     assert_ends_with_one_line(
         RECIPE, SENTIMENT, tmp_path / "long", [*options, "--model_name_or_path", str(tmp_path / "bert"), "--max_tokens",
-        "401"], "takes 400 tokens; lower it",
+        "401"], "takes 400",
     )  # fmt: skip
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "runs" / "dair_seed0")
     assert saved.config.id2label == {0: "negative", 1: "positive"}
@@ -114,11 +114,11 @@ def test_a_pretrained_model(cad: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "cad is not set; give --cad"),
+        ([], "--cad"),
         (["--cad", "no/such"], "no/such: no such file or folder"),
         (["--task", "qa"], "qa"),
         (["--model_settings", "{hidden: 3}"], "BagOfWordsConfig has no field hidden"),
-        (["--model_name_or_path", "a/b"], "model_kind=bag_of_words and model_name_or_path='a/b' cannot be combined"),
+        (["--model_name_or_path", "a/b"], "model_kind=bag_of_words, model_name_or_path=a/b"),
         (["--methods", "erm", "irm"], "methods: irm needs an objective of the whole batch"),
         (["--methods", "erm", "--search_lambdas", "1", "2"], "has a lambda to search for"),
     ],

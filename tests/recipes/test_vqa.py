@@ -459,7 +459,7 @@ BAD = {
     "no slot": ({"network": "generator", "prompt": "Look!"}, "prompt='Look!' does not contain {question}"),
     "no scenes for the backbone": ({"backbone_scenes": 0}, "backbone_scenes=0 must be at least 1"),
     "no question": ({"train_questions": 0}, "train_questions=0 must be at least 1"),
-    "negative lambda": ({"dair_lambda": -1}, "dair_lambda=-1.0 is out of range"),
+    "negative lambda": ({"dair_lambda": -1}, "dair_lambda=-1.0"),
     "unknown method": ({"methods": "dairy"}, "methods: unknown dairy"),
 }
 

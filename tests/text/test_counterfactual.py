@@ -84,66 +84,43 @@ def test_all_layouts_give_the_same_rows(tmp_path: Path, folder: Path) -> None:
         assert read_nli(clone / "NLI", split).to_list() == inference.to_list()
 
 
-def test_a_pair_needs_two_reviews(folder: Path) -> None:
-    file = folder / "sentiment_dev_paired.tsv"
-    change(file, lambda lines: lines.pop(4))
-    with pytest.raises(DataError, match=r"dev_paired\.tsv: line 4: batch_id '151' has 1 rows; a pair is two rows"):
-        read_sentiment(folder, "dev")
-    change(file, lambda lines: lines.append(lines[1]))
-    with pytest.raises(DataError, match=r"line 7: batch_id '150' has 3 rows"):
-        read_sentiment(folder, "dev")
+def swap(old: str, new: str) -> Callable[[list[str]], None]:
+    def edit(lines: list[str]) -> None:
+        lines[:] = "".join(lines).replace(old, new, 1).splitlines(keepends=True)
+
+    return edit
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "message"),
+    ("file", "edit", "named"),
     [
-        ("sentiment_dev_paired", "Positive", "Good", r"line 3: unknown label 'Good'; use one of negative, positive"),
-        ("sentiment_dev_paired", "batch_id", "id", r"line 1: no column batch_id \(found Sentiment, Text, id\)"),
-        ("nli_original_dev", "\tcontradiction", "\t-", r"line 2: unknown label '-'; use one of entailment, neutral"),
-        ("nli_revised_premise_dev", "\tneutral", "\tmaybe", r"premise_dev\.tsv: line 3: unknown label 'maybe'"),
+        ("sentiment_dev_paired", lambda lines: lines.pop(4), "'151' has 1 rows"),
+        ("sentiment_dev_paired", lambda lines: lines.append(lines[1]), "'150' has 3 rows"),
+        ("sentiment_dev_paired", swap("Positive", "Good"), "good"),
+        ("sentiment_dev_paired", swap("batch_id", "id"), "batch_id"),
+        ("nli_original_dev", swap("\tcontradiction", "\t-"), "-"),
+        ("nli_revised_premise_dev", swap("\tneutral", "\tmaybe"), "maybe"),
+        ("nli_revised_hypothesis_dev", lambda lines: lines.append(lines.pop(1)), "line 3: expected the sentence1"),
+        ("nli_revised_hypothesis_dev", lambda lines: lines.pop(), "two rows"),
     ],
 )
-def test_unknown_labels_and_missing_columns_are_refused(
-    folder: Path, file: str, old: str, new: str, message: str
-) -> None:
-    path = folder / f"{file}.tsv"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(DataError, match=message):
-        read_nli(folder, "dev") if file.startswith("nli") else read_sentiment(folder, "dev")
-
-
-def test_bytes_that_are_not_utf8_are_refused(folder: Path) -> None:
-    path = folder / "sentiment_dev_paired.tsv"
-    path.write_bytes(path.read_bytes().replace(b"<br />", b"\x96", 1))
-    with pytest.raises(DataError, match=r"dev_paired\.tsv: line 2: not UTF-8 text \(byte 0x96\)"):
-        read_sentiment(folder, "dev")
-
-
-def test_revisions_out_of_step_are_refused(folder: Path) -> None:
-    path = folder / "nli_revised_hypothesis_dev.tsv"
-    change(path, lambda lines: lines.append(lines.pop(1)))  # by one row
-    with pytest.raises(DataError, match=r"line 3: sentence1 is not that of its original at .*nli_original_dev.*line 2"):
-        read_nli(folder, "dev")
-    change(path, lambda lines: lines.pop())
-    with pytest.raises(DataError, match=r"line 6: the file ends with row 5, but 3 originals need 6, two for each"):
-        read_nli(folder, "dev", "hypothesis")
-    assert len(read_nli(folder, "dev", "premise")) == 6  # the broken file is not read
+def test_broken_files_are_refused(folder: Path, file: str, edit: Callable[[list[str]], None], named: str) -> None:
+    read = read_nli if file.startswith("nli") else read_sentiment
+    read(folder, "dev")
+    change(folder / f"{file}.tsv", edit)
+    with pytest.raises(ValueError, match=named):
+        read(folder, "dev")
 
 
 def test_missing_and_repeated_files_are_refused(folder: Path) -> None:
-    for read in (read_sentiment, read_nli):
-        with pytest.raises(DataError, match="split 'val' is unknown; use one of train, dev, test"):
-            read(folder, "val")
-        with pytest.raises(DataError, match="no such file or folder"):
-            read(folder / "none", "dev")
-    with pytest.raises(DataError, match="revisions='label' is unknown; use one of both, premise, hypothesis"):
-        read_nli(folder, "dev", "label")
-    (folder / "nli_revised_premise_dev.tsv").unlink()
-    with pytest.raises(DataError, match=r"holds no file \(nli_revised_premise_dev\|revised_premise/dev\)\.tsv"):
+    (folder / "nli_revised_hypothesis_dev.tsv").unlink()
+    assert len(read_nli(folder, "dev", "premise")) == 6  # a file that is not needed is not read
+    with pytest.raises(DataError, match="nli_revised_hypothesis_dev"):
         read_nli(folder, "dev")
+    with pytest.raises(DataError, match="val"):
+        read_sentiment(folder, "val")
     counterfactuals.write(folder / "again", {"dev_paired.tsv": b""})
-    with pytest.raises(DataError, match=r"holds again/dev_paired\.tsv and sentiment_dev_paired\.tsv; give the folder"):
+    with pytest.raises(DataError, match="again/dev_paired"):
         read_sentiment(folder, "dev")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from datasets import Dataset
 
-from dair_hf.errors import DataError
-from dair_hf.text.encoding import TextEncoder, plain_text, tokenizer_of_texts
+from dair_hf.text.encoding import ClassifierEncoder, plain_text
 from dair_hf.word_tokenizer import build_word_tokenizer
 
 WORDS = "a b c d"  # ids 2 to 5
@@ -14,7 +12,7 @@ WORDS = "a b c d"  # ids 2 to 5
 
 def encode(rows: dict[str, list[str | None]], *texts: str, limit: int = 9, delimiters: bool = False) -> Dataset:
     tokenizer = build_word_tokenizer([WORDS], min_count=1, delimiters=delimiters)
-    return Dataset.from_dict(rows).map(TextEncoder(tokenizer, texts, limit), batched=True)
+    return Dataset.from_dict(rows).map(ClassifierEncoder(tokenizer, texts, limit), batched=True)
 
 
 def test_line_breaks_are_spaces_and_the_rest_is_kept() -> None:
@@ -44,22 +42,3 @@ def test_two_texts_have_types_and_lose_the_end_of_the_longer() -> None:
 
 def test_rows_without_partners_have_no_augmented_columns() -> None:
     assert encode({"text": ["a"]}, "text").column_names == ["text", "input_ids"]
-
-
-def test_vocabulary_is_of_originals_and_revisions() -> None:
-    rows = Dataset.from_dict(
-        {
-            "text": ["good film", "good film", "rare br"],
-            "augmented_text": ["bad film", "<br />bad plot", None],
-            "label": [1, 1, 0],
-        }
-    )
-    # "good" occurs twice, but in one text of two rows; "br" is a word, its tag is none.
-    assert set(tokenizer_of_texts(rows, ["text"], 2, 9, False).get_vocab()) == {"<pad>", "<unk>", "film", "bad"}
-    words = {"<pad>", "<unk>", "<s>", "</s>", "film", "bad", "good", "rare", "br", "plot"}
-    assert set(tokenizer_of_texts(rows, ["text"], 1, 9, True).get_vocab()) == words
-
-
-def test_three_texts_are_refused() -> None:
-    with pytest.raises(DataError, match="a row has one or two texts"):
-        encode({"a": ["x"]}, "a", "b", "c")

@@ -18,8 +18,6 @@ from dair_hf.text.models import (
     BiLSTMForSequenceClassification,
     EmbeddingsConfig,
     EmbeddingsForSequenceClassification,
-    compare_texts,
-    mean_of_texts,
 )
 from dair_hf.training.sample_loss import derived_sample_loss
 
@@ -188,9 +186,14 @@ def test_loss_is_the_mean_cross_entropy(kind: str) -> None:
     assert model(**batch(TEXTS)).loss is None
 
 
-def test_a_text_without_tokens_counts_as_zero() -> None:
-    states, mask = torch.ones(1, 2, 3), torch.tensor([[[True, True], [False, False]]])
-    assert mean_of_texts(states, mask).tolist() == [[[1.0] * 3, [0.0] * 3]]
-    assert compare_texts(torch.tensor([[[2.0], [-1.0]]])).tolist() == [[2.0, -1.0, 3.0, -2.0]]
-    logits = make("bilstm")(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2)).logits
-    assert torch.isfinite(logits).all()
+@pytest.mark.parametrize("kind", ["embeddings", "bilstm"])
+def test_a_text_without_tokens_counts_as_zero(kind: str) -> None:
+    model, seen = make(kind, segments=2), []
+    model.dropout.register_forward_hook(lambda module, args, output: seen.append(args[0]))
+    inputs = batch([[[2, 3], []]])
+    logits = model(**inputs).logits
+    features = next(values for values in seen if values.ndim == 2 and values.shape[1] % 4 == 0)
+    u, v, difference, product = features.chunk(4, dim=1)
+    assert u.abs().max() > 0.1 and not v.any() and torch.equal(difference, u.abs()) and not product.any()
+    none = model(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2)).logits
+    assert torch.isfinite(logits).all() and torch.isfinite(none).all()

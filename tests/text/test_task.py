@@ -6,17 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset
 
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig, load_text_classifier
-from dair_hf.text.task import (
-    MODEL_KINDS,
-    TextConfig,
-    encode_rows,
-    load_rows,
-    text_evaluator,
-    tokenizer_for,
-)
+from dair_hf.text.task import SCRATCH, TextConfig, classifier_tokenizer, encode_rows, load_rows, text_evaluator
 from tests.fixtures import counterfactuals
 
 SIZES = {"train": 6, "dev": 3, "test": 2}
@@ -28,36 +22,44 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"task": "qa"}, "task='qa' is unknown; use one of sentiment, nli"),
-        ({"model_kind": "cnn"}, "model_kind='cnn' is unknown"),
-        ({"task": "nli", "revisions": "all"}, "revisions='all' is unknown"),
-        ({"revisions": "premise"}, "a review has one revision, leave it out"),
-        ({"pair_share": 1.5}, r"pair_share=1.5 must be in \(0, 1\]"),
-        ({"min_count": 0}, "min_count=0; it must be at least 1"),
-        ({"max_tokens": 7}, "max_tokens=7; it must be at least 8"),
+        {"task": "qa"}, {"model_kind": "cnn"}, {"task": "nli", "revisions": "all"}, {"pair_share": 1.5},
+        {"pair_share": 0.0}, {"min_count": 0}, {"max_tokens": 7},
     ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        TextConfig(**settings)
+)  # fmt: skip
+def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=list(settings)[-1]):
+        TextConfig("cad.zip", **settings)
 
 
 def test_pretrained_models_need_a_name_and_others_refuse_it() -> None:
     named = ModelConfig(model_name_or_path="some/model")
-    assert TextConfig(model_kind="pretrained").complete(named) is named
+    assert TextConfig("cad.zip", model_kind="pretrained").complete(named) is named
     for kind, model in (("pretrained", ModelConfig()), ("bilstm", named)):
-        with pytest.raises(DataError, match=f"model_kind={kind} and model_name_or_path=.* cannot be combined"):
-            TextConfig(model_kind=kind).complete(model)
+        with pytest.raises(DataError, match="model_name_or_path"):
+            TextConfig("cad.zip", model_kind=kind).complete(model)
 
 
-def test_rows_need_files() -> None:
-    with pytest.raises(DataError, match="cad is not set; give --cad"):
-        load_rows(TextConfig())
+def test_vocabulary_is_of_originals_and_revisions() -> None:
+    rows = Dataset.from_dict(
+        {
+            "text": ["good film", "good film", "rare br"],
+            "augmented_text": ["bad film", "<br />bad plot", None],
+            "label": [1, 1, 0],
+        }
+    )
+
+    def words(**settings: Any) -> set[str]:
+        return set(classifier_tokenizer(rows, TextConfig("cad.zip", **settings), ModelConfig()).get_vocab())
+
+    # "good" occurs twice, but in one text of two rows; "br" is a word, its tag is not.
+    assert words(min_count=2) == {"<pad>", "<unk>", "film", "bad"}
+    every = {"<pad>", "<unk>", "<s>", "</s>", "film", "bad", "good", "rare", "br", "plot"}
+    assert words(min_count=1, model_kind="transformer") == every
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MODEL_KINDS if kind != "pretrained"])
+@pytest.mark.parametrize("kind", SCRATCH)
 @pytest.mark.parametrize(("task", "classes"), [("sentiment", 2), ("nli", 3)])
 def test_models_from_scratch_read_the_encoded_rows(folder: Path, kind: str, task: str, classes: int) -> None:
     config = TextConfig(cad=str(folder), task=task, model_kind=kind, max_tokens=40, min_count=1)
@@ -66,7 +68,7 @@ def test_models_from_scratch_read_the_encoded_rows(folder: Path, kind: str, task
         split: size * (4 if task == "nli" else 1) for split, size in SIZES.items()
     }
     model = config.complete(ModelConfig(model_settings={"num_attention_heads": 2} if kind == "transformer" else None))
-    tokenizer = tokenizer_for(rows["train"], config, model)
+    tokenizer = classifier_tokenizer(rows["train"], config, model)
     encoded = encode_rows(rows["dev"], tokenizer, config)
     network = load_text_classifier(model, tokenizer, config.labels, seed=1).eval()
     assert network.config.id2label == dict(enumerate(config.labels))

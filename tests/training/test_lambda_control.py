@@ -14,7 +14,6 @@ import pytest
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from transformers import SchedulerType
 
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
@@ -365,7 +364,7 @@ def test_the_loss_of_an_evaluation_does_not_depend_on_a_lambda_that_sets_itself(
     assert given["eval_gradient_share"] > 0 and "eval_unlearned_share" in given
 
 
-# ---- schedules of a lambda that is a number ----
+# ---- warmup of a lambda that is a number ----
 
 
 @pytest.mark.parametrize(
@@ -374,18 +373,15 @@ def test_the_loss_of_an_evaluation_does_not_depend_on_a_lambda_that_sets_itself(
         ({}, [1, 1, 1, 1, 1, 1, 1, 1]),
         ({"lambda_warmup_steps": 4}, [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]),
         ({"lambda_warmup_steps": 0.5}, [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]),
-        ({"lambda_scheduler_type": "linear"}, [1 - step / 8 for step in range(8)]),
-        ({"lambda_scheduler_type": "linear", "lambda_warmup_steps": 4}, [0, 0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25]),
-        ({"lambda_scheduler_type": "cosine"}, [(1 + math.cos(math.pi * step / 8)) / 2 for step in range(8)]),
         ({"dair_lambda": "auto"}, [0, 0.5, 1, 1, 1, 1, 1, 1]),
     ],
 )
-def test_schedules_by_hand(tmp_path: Path, settings: dict[str, Any], expected: list[float]) -> None:
+def test_warmup_by_hand(tmp_path: Path, settings: dict[str, Any], expected: list[float]) -> None:
     factor = schedule_factor(tiny.config(tmp_path, **settings), 8)
     assert [factor(step) for step in range(8)] == pytest.approx(expected)
 
 
-def test_training_uses_the_schedule_and_evaluation_the_whole_lambda(tmp_path: Path) -> None:
+def test_training_uses_the_warmup_and_evaluation_the_whole_lambda(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 8, partner=lambda row: True)
     settings = {"dair_lambda": 2.0, "lambda_warmup_steps": 4, "eval_strategy": "steps", "eval_steps": 2, **LOGGED}
     made = tiny.trainer(tmp_path, "gpt2", data, eval_dataset=data, **settings)
@@ -429,11 +425,6 @@ def test_settings_are_written_to_the_model_card_and_arguments(tmp_path: Path) ->
     made.create_model_card()
     assert "auto, gradient share 3" in (tmp_path / "README.md").read_text(encoding="utf-8")
     assert json.loads(made.args.to_json_string())["dair_lambda"] == "auto"
-
-
-def test_schedules_are_read_from_the_enumeration_of_transformers(tmp_path: Path) -> None:
-    args = tiny.config(tmp_path, lambda_scheduler_type=SchedulerType.LINEAR)
-    assert schedule_factor(args, 4)(1) == 0.75
 
 
 def test_pairs_are_unlearned_only_by_sides_with_a_gradient(tmp_path: Path) -> None:

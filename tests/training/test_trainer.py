@@ -576,7 +576,7 @@ def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
         eval_dataset=tiny.pairs("gpt2", 4),
         max_steps=1,
     )
-    with pytest.raises(ValueError, match="dair_lambda=-3.48 is out of range; it must be a finite number >= 0"):
+    with pytest.raises(ValueError, match="dair_lambda"):
         made.hyperparameter_search(hp_space=lambda trial: {"dair_lambda": -3.48}, backend="optuna", n_trials=1)
     made.args.dair_lambda, made.args.regularizer = 1.0, "kl"
     made.args.chunked_loss = True

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dair_hf.augment.attacks.attack_loss import AttackLoss, frozen
 from dair_hf.augment.attacks.lp_ball import LpBall, round_inwards
-from dair_hf.augment.attacks.pgd import Attack, check_inputs, pgd
+from dair_hf.augment.attacks.pgd import Attack, pgd
 from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, add_partners
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX, full_precision
@@ -42,7 +42,7 @@ def perturb(
 
     The model runs in evaluation mode under the caller's autocast. Its modes, `requires_grad`, `.grad`, buffers and
     torch's global random state are unchanged afterwards. The caller may be under `torch.no_grad()`. The perturbation is
-    kept in float32 (float64 for float64 images), whatever the dtype of the model.
+    kept in float32 (float64 for float64 images) for a model of any dtype.
 
     Bounds hold exactly: the edges `max(x - epsilon, lower)` and `min(x + epsilon, upper)` are rounded inwards once, and
     every iterate is clamped to them. For "linf", `|x~ - x| <= epsilon` therefore holds in float32 and in float64. For
@@ -65,9 +65,8 @@ def perturb(
         `[N, C, H, W]`, detached, of the dtype of `pixel_values`; for `epsilon=0` a bit-exact copy.
 
     Raises:
-        DataError: Values are outside the range, not floating or have other channels than `mean`; a random start has no
-            generator or one on another device; the model's output does not depend on the images; the loss is not one
-            number per row; or inside `torch.inference_mode`.
+        DataError: Values are outside the range, a random start has no generator, the gradient is 0 in every row, or the
+            loss is not one number per row.
         NonFiniteLossError: A gradient is NaN or infinite.
 
     Example:
@@ -79,9 +78,8 @@ def perturb(
     """
     name = "pixel_values" if column is None else column
     ids = list(row_ids) if row_ids is not None else [str(row) for row in range(len(pixel_values))]
-    check_inputs(pixel_values, attack, generator, name)
     center = full_precision(pixel_values.detach())
-    scale, lower, upper = _in_model_units(center, attack, name)
+    scale, lower, upper = _in_model_units(center, attack)
     # Unnormalized values must be in range exactly; normalized ones have been rounded.
     rounding = 0.0 if attack.mean is None else NORMALIZATION_ROUNDING * torch.finfo(pixel_values.dtype).eps
     outside = ~center.isfinite()
@@ -98,10 +96,9 @@ def perturb(
         point = point.to(pixel_values.dtype)
         return model(point, **others) if column is None else model(**{column: point}, **others)
 
-    dims = tuple(range(1, center.ndim))
     with frozen(model, center.device):
-        ball = LpBall.around(center, attack.norm, attack.epsilon, dims, scale=scale, lower=lower, upper=upper)
-        loss = AttackLoss(forward, labels, attack.loss, center, name)
+        ball = LpBall.around(center, attack.norm, attack.epsilon, scale=scale, lower=lower, upper=upper)
+        loss = AttackLoss(forward, labels, attack.loss, center)
         point = pgd(loss, ball, attack, generator, ids)
     return round_inwards(point.to(pixel_values.dtype), pixel_values.detach(), point - center)
 
@@ -117,7 +114,7 @@ class AttackAugmenter:
         column: Column to attack; the model takes this column and the others by name.
 
     Raises:
-        DataError: The batch lacks that column or labels; and as `perturb`, naming rows by their `row_id`.
+        DataError: As `perturb`, naming rows by their `row_id`.
 
     Example:
         >>> class Scores(nn.Module):
@@ -134,12 +131,6 @@ class AttackAugmenter:
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
         """Return the batch with adversarial partners."""
-        for name in (VIEW_MASK, LABELS, self.column):
-            if not isinstance(batch.get(name), Tensor):
-                raise DataError(
-                    f"AttackAugmenter: the batch has no {name!r}, only {sorted(batch)}; pass a batch of PairCollator "
-                    "or TensorPairs with labels, and name the column to attack: AttackAugmenter(attack, column=...)"
-                )
         rows = batch[VIEW_MASK][:, 0] & _has_target(batch[LABELS][:, 0])
         chosen = rows.nonzero()[:, 0]
         if len(chosen) == 0:
@@ -173,13 +164,8 @@ def _has_target(labels: Tensor) -> Tensor:
     return (labels.flatten(1) if labels.ndim > 1 else labels[:, None]).ne(IGNORE_INDEX).any(1)
 
 
-def _in_model_units(center: Tensor, attack: Attack, name: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def _in_model_units(center: Tensor, attack: Attack) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return model units per pixel unit, and the bounds of the pixels in model units."""
-    if attack.mean is not None and center.shape[1] != len(attack.mean):
-        raise DataError(
-            f"attack: mean and std have {len(attack.mean)} channels, {name} has shape {list(center.shape)}; give one "
-            "number per entry of dimension 1"
-        )
     shape = [-1] + [1] * (center.ndim - 2)
     mean, std = (center.new_tensor(numbers).view(shape) for numbers in (attack.mean or [0.0], attack.std or [1.0]))
     lower = None if attack.lower is None else (attack.lower - mean) / std
@@ -189,9 +175,8 @@ def _in_model_units(center: Tensor, attack: Attack, name: str) -> tuple[Tensor, 
 
 def _out_of_range(values: Tensor, outside: Tensor, attack: Attack, name: str, ids: Sequence[str]) -> DataError:
     row = int(outside.flatten(1).any(1).nonzero()[0])
-    normalized = " after normalization by mean and std" if attack.mean is not None else ""
+    normalized = " normalized by mean and std" if attack.mean is not None else ""
     return DataError(
-        f"attack: row {ids[row]!r}: {name} holds {values[row][outside[row]][0].item():g}, outside the range "
-        f"{attack.lower} .. {attack.upper}{normalized}; divide bytes by 255, clamp rounding errors, give mean and std "
-        "of normalized images, or set lower and upper"
+        f"attack: row {ids[row]!r}: {name} holds {values[row][outside[row]][0].item():g}; expected the range "
+        f"{attack.lower} .. {attack.upper}{normalized}"
     )

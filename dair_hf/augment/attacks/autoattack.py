@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dair_hf.augment.attacks.attack_loss import logits_of
-from dair_hf.augment.attacks.lp_ball import NORMS
 from dair_hf.errors import DataError
 
 MIN_CLASSES = 3  # the difference-of-logits ratio uses the three largest logits
@@ -44,26 +42,26 @@ def auto_attack(
     toolbox uses DeepFool and an untargeted ratio where Croce and Hein use FAB and a targeted one, so accuracies are
     slightly higher than with the original.
     """
-    if norm not in NORMS:
-        raise DataError(f"auto_attack: norm={norm!r} is unknown; use one of {', '.join(NORMS)}")
-    if not epsilon > 0:
-        raise DataError(f"auto_attack: epsilon={epsilon} must be > 0; 8/255 is 0.0314")
     if not bool(((pixel_values >= 0) & (pixel_values <= 1)).all()):
-        raise DataError("auto_attack: pixel_values are outside 0..1; divide bytes by 255")
+        raise DataError("auto_attack: expected pixel_values in 0..1")
     if not len(pixel_values):
         return pixel_values.clone()
-    toolbox, estimator = _toolbox()
+    try:
+        from art.attacks.evasion import AutoAttack
+        from art.estimators.classification import PyTorchClassifier
+    except ImportError as error:  # of a name that pip does not know
+        raise DataError("AutoAttack: expected `pip install adversarial-robustness-toolbox`") from error
     device = pixel_values.device
     attacked = _Logits(copy.deepcopy(model)).eval()
     with torch.no_grad():
         classes = attacked(pixel_values[:1]).shape[-1]
     if classes < MIN_CLASSES:
-        raise DataError(f"auto_attack: the model has {classes} classes; AutoAttack needs at least {MIN_CLASSES}")
+        raise DataError(f"auto_attack: expected a model with at least {MIN_CLASSES} classes, got {classes}")
     numpy_state = np.random.get_state()
     try:
         np.random.seed(seed)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
-            classifier = estimator(
+            classifier = PyTorchClassifier(
                 model=attacked,
                 loss=nn.CrossEntropyLoss(),
                 input_shape=tuple(pixel_values.shape[1:]),
@@ -71,9 +69,9 @@ def auto_attack(
                 clip_values=(0.0, 1.0),
                 device_type="gpu" if device.type == "cuda" else "cpu",
             )
-            attack = toolbox(
+            attack = AutoAttack(
                 classifier,
-                norm=np.inf if norm == "linf" else 2,
+                norm={"linf": np.inf, "l2": 2}[norm],
                 eps=float(epsilon),
                 eps_step=float(epsilon) / 4,
                 batch_size=batch_size,
@@ -88,14 +86,3 @@ def auto_attack(
     broken = ~np.isfinite(adversarial).reshape(len(adversarial), -1).all(1)
     adversarial[broken] = images[broken]
     return torch.from_numpy(adversarial).to(pixel_values)
-
-
-def _toolbox() -> tuple[Any, Any]:
-    try:
-        from art.attacks.evasion import AutoAttack
-        from art.estimators.classification import PyTorchClassifier
-    except ImportError as error:
-        raise DataError(
-            "AutoAttack needs the Adversarial Robustness Toolbox: pip install adversarial-robustness-toolbox"
-        ) from error
-    return AutoAttack, PyTorchClassifier

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NORMS = ("linf", "l2")
 # An L2 norm sums many rounded entries. Shrinking the radius by this many units of precision (7.6e-6 of it in float32)
 # keeps a norm computed in the tensors' own dtype below epsilon.
 L2_MARGIN = 64
@@ -17,22 +16,15 @@ L2_MARGIN = 64
 
 @dataclass(frozen=True, eq=False)
 class LpBall:
-    """Set of admissible inputs: `||(x~ - x) / scale||_p <= epsilon` and `low <= x~ <= high`.
+    """Set of inputs x~ near x, `[N, ...]` float32 or float64: `||(x~ - x) / scale||_p <= epsilon`, `low <= x~ <= high`.
 
-    Attributes:
-        center: The inputs x, `[N, ...]`, float32 or float64.
-        norm: "linf" or "l2".
-        epsilon: Radius, > 0.
-        dims: Dimensions that one norm runs over: all of an image, or the embedding of one token.
-        scale: Units of x per unit of epsilon, broadcast to x: `1 / std` for images divided by `std`.
-        low: Lower bounds, of the shape of x and never above x; for "linf" they include the ball.
-        high: Upper bounds, likewise.
+    `scale`, units of x per unit of epsilon, is `1 / std` for images divided by `std`. `low` and `high` have the shape
+    of x and enclose it; for "linf" they include the ball.
     """
 
     center: Tensor
     norm: str
     epsilon: float
-    dims: tuple[int, ...]
     scale: Tensor
     low: Tensor
     high: Tensor
@@ -43,22 +35,15 @@ class LpBall:
         center: Tensor,
         norm: str,
         epsilon: float,
-        dims: tuple[int, ...],
         *,
         scale: Tensor | None = None,
         lower: Tensor | float | None = None,
         upper: Tensor | float | None = None,
-        mask: Tensor | None = None,
     ) -> LpBall:
-        """Construct the ball around a batch of inputs.
-
-        Args:
-            lower: Lower bound of the values, broadcast to `center`; None: unbounded. Inputs below it stay in the set.
-            upper: Upper bound, likewise.
-            mask: Bool, broadcast to `center`: entries that may change; None: all.
+        """Construct the ball around inputs, within bounds that are broadcast to them; inputs beyond a bound stay in it.
 
         Example:
-            >>> ball = LpBall.around(torch.tensor([[0.5, 0.875]]), "linf", 0.25, (1,), upper=1.0)
+            >>> ball = LpBall.around(torch.tensor([[0.5, 0.875]]), "linf", 0.25, upper=1.0)
             >>> ball.low, ball.high
             (tensor([[0.2500, 0.6250]]), tensor([[0.7500, 1.0000]]))
         """
@@ -72,9 +57,12 @@ class LpBall:
             low = low.maximum(torch.as_tensor(lower).to(center)).minimum(center)
         if upper is not None:
             high = high.minimum(torch.as_tensor(upper).to(center)).maximum(center)
-        if mask is not None:
-            low, high = torch.where(mask, low, center), torch.where(mask, high, center)
-        return cls(center, norm, epsilon, dims, scale, low, high)
+        return cls(center, norm, epsilon, scale, low, high)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Dimensions that one norm runs over: all of an input."""
+        return tuple(range(1, self.center.ndim))
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """Draw a point uniformly from the Lp ball and clip it to the range."""
@@ -84,19 +72,13 @@ class LpBall:
         else:
             # Uniform in a d-ball: the direction of a normal vector, the d-th root of a uniform number as its length.
             offset = _l2_normalize(torch.randn(self.center.shape, **like), self.dims)
-            entries = math.prod(self.center.shape[dim] for dim in self.dims)
-            shape = [1 if dim in self.dims else size for dim, size in enumerate(self.center.shape)]
+            entries = math.prod(self.center.shape[1:])
+            shape = [len(self.center)] + [1] * len(self.dims)
             offset = offset * torch.rand(shape, **like).pow(1 / entries)
         return self.project(self.center + offset * (self.epsilon * self.scale))
 
     def step(self, point: Tensor, gradient: Tensor, step_size: float) -> Tensor:
-        """Take a step of steepest ascent (the sign of the gradient for "linf") and project.
-
-        Args:
-            point: A point of the set.
-            gradient: Gradient of the loss at the point; its length does not matter.
-            step_size: Length of the step, in units of epsilon.
-        """
+        """Take a step of steepest ascent, of a length in units of epsilon (the sign of the gradient for "linf")."""
         # In units of epsilon the gradient is `scale` times the gradient with respect to x.
         direction = gradient.sign() if self.norm == "linf" else _l2_normalize(gradient * self.scale, self.dims)
         return self.project(point + direction * (step_size * self.scale))
@@ -120,15 +102,9 @@ class LpBall:
 
 
 def round_inwards(point: Tensor, center: Tensor, offset: Tensor) -> Tensor:
-    """Round `center + offset` towards the center where rounding increased the distance.
+    """Round a point of any dtype, `center + offset`, towards the center where rounding increased the distance.
 
-    Args:
-        point: `center + offset`, rounded to any floating dtype.
-        center: Of the dtype of `point`.
-        offset: At least as precise as `point`.
-
-    Returns:
-        A tensor like `point` with `|result - center| <= |offset|`.
+    The result has `|result - center| <= |offset|`.
 
     Example:
         >>> center, offset = torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([-0.003])
@@ -141,15 +117,7 @@ def round_inwards(point: Tensor, center: Tensor, offset: Tensor) -> Tensor:
 
 
 def scale_to_max_one(gradient: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Divide a gradient by its largest absolute entry, so that squares and sums neither vanish nor overflow.
-
-    Args:
-        gradient: `[N, ...]`.
-        dims: Dimensions that the maximum runs over.
-
-    Returns:
-        A tensor like `gradient`; a zero gradient stays 0.
-    """
+    """Divide by the largest absolute entry over `dims`, so that squares and sums neither vanish nor overflow."""
     return gradient / gradient.abs().amax(dims, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
 
 

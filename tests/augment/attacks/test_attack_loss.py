@@ -36,7 +36,7 @@ def directions(gradients: Any) -> np.ndarray:
 
 def attack_loss(loss: Any, original: np.ndarray = POINTS, labels: Any = LABELS) -> AttackLoss:
     tensor = None if labels is None else torch.tensor(labels)
-    return AttackLoss(linear, tensor, loss, torch.tensor(original), "pixel_values")
+    return AttackLoss(linear, tensor, loss, torch.tensor(original))
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------
@@ -143,36 +143,20 @@ def test_scores() -> None:
 
 def gradient(forward: Any, loss: Any = "cross_entropy", labels: Any = LABELS) -> torch.Tensor:
     points = torch.tensor(POINTS)
-    return AttackLoss(forward, torch.tensor(labels), loss, points, "pixel_values").gradient(points)
+    return AttackLoss(forward, torch.tensor(labels), loss, points).gradient(points)
 
 
 def test_outputs_must_depend_on_the_input() -> None:
     free = torch.zeros(4, 3, requires_grad=True)
-    with pytest.raises(DataError, match="no gradient with respect to pixel_values: the graph does not connect them"):
-        gradient(lambda x: linear(x).detach())
-    with pytest.raises(DataError, match="no gradient with respect to pixel_values: the graph does not connect them"):
-        gradient(lambda x: free * 2)
+    for forward in (lambda x: linear(x).detach(), lambda x: free * 2):
+        with pytest.raises(RuntimeError, match="grad|graph"):
+            gradient(forward)
 
 
-def test_invalid_outputs_and_losses_are_refused() -> None:
-    with pytest.raises(DataError, match="the model returned tuple without logits"):
-        gradient(lambda x: (linear(x),))
-    with pytest.raises(DataError, match="the model returned dict without logits"):
-        gradient(lambda x: {"loss": linear(x)})
-    with pytest.raises(DataError, match=r"the loss returned shape \[\] for 4 rows"):
-        gradient(linear, lambda logits, labels: logits.sum())
-    with pytest.raises(DataError, match="the loss returned list for 4 rows"):
-        gradient(linear, lambda logits, labels: logits.sum(1).tolist())
-    with pytest.raises(DataError, match="the loss has no gradient with respect to the logits"):
-        gradient(linear, lambda logits, labels: (logits.argmax(1) != labels).double())
-    with pytest.raises(DataError, match=r"needs integer class labels \[N\], found torch.float64 \[4\]"):
-        attack_loss("cross_entropy", labels=LABELS * 1.0)
-    with pytest.raises(DataError, match=r"found torch.int64 \[4, 1\]"):
-        attack_loss("classification", labels=LABELS[:, None])
-    with pytest.raises(DataError, match="loss='binary' needs labels, found none"):
-        attack_loss("binary", labels=None)
-    with pytest.raises(DataError, match=r"loss='kl' compares classes, logits \[N, C\]; the model's are \[4, 1, 3\]"):
-        AttackLoss(lambda x: linear(x)[:, None], None, "kl", torch.tensor(POINTS))
+@pytest.mark.parametrize("loss", [lambda logits, labels: logits.sum(), lambda logits, labels: logits.sum(1).tolist()])
+def test_losses_of_another_shape_are_refused(loss: Any) -> None:
+    with pytest.raises(DataError, match="one loss per row"):
+        gradient(linear, loss)
 
 
 # --- frozen models --------------------------------------------------------------------------------------------------
@@ -262,12 +246,3 @@ def test_attacks_do_not_change_training_gradients() -> None:
     for one, other in zip(model.parameters(), untouched.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None
         assert torch.equal(one.grad, other.grad) and bool(one.grad.any())
-
-
-def test_inference_mode_is_refused() -> None:
-    with (
-        torch.inference_mode(),
-        pytest.raises(DataError, match="use torch.no_grad\\(\\) instead"),
-        frozen(nn.Linear(1, 1), CPU),
-    ):
-        raise AssertionError("entered")

@@ -12,7 +12,6 @@ import torch
 from dair_hf.augment.attacks.lp_ball import LpBall, round_inwards, scale_to_max_one
 
 EPSILONS = [8 / 255, 0.1, 0.3, 1 / 3, 0.25, 1e-3, 1e-9, 2.0]
-IMAGE = (1, 2, 3)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -34,7 +33,7 @@ def pixels(dtype: torch.dtype = torch.float32) -> torch.Tensor:
 @pytest.mark.parametrize("center", ["pixels", "normalized"])
 def test_linf_bounds_are_exact_and_tight(dtype: torch.dtype, epsilon: float, center: str) -> None:
     x = pixels(dtype) if center == "pixels" else (pixels(dtype) - 0.4) / 0.21
-    ball = LpBall.around(x, "linf", epsilon, (1,))
+    ball = LpBall.around(x, "linf", epsilon)
     for edge, outwards in ((ball.low, -math.inf), (ball.high, math.inf)):
         further = torch.nextafter(edge, torch.full_like(edge, outwards))
         for here, reached, beyond in zip(x[0].tolist(), edge[0].tolist(), further[0].tolist(), strict=True):
@@ -54,26 +53,15 @@ def test_adding_epsilon_alone_would_break_the_bound() -> None:
 
 def test_the_range_clips_the_ball_but_never_the_input() -> None:
     x = torch.tensor([[0.0, 0.02, 0.5, 0.99, 1.0]])
-    ball = LpBall.around(x, "linf", 0.1, (1,), lower=0.0, upper=1.0)
+    ball = LpBall.around(x, "linf", 0.1, lower=0.0, upper=1.0)
     expected = [0.0, 0.0, 0.4, 0.89, 0.9], [0.1, 0.12, 0.6, 1.0, 1.0]
     np.testing.assert_allclose(ball.low[0], expected[0], atol=1e-7)
     np.testing.assert_allclose(ball.high[0], expected[1], atol=1e-7)
     assert bool((ball.low >= 0).all() and (ball.high <= 1).all())
-    outside = LpBall.around(torch.tensor([[1.5, -0.5]]), "linf", 0.1, (1,), lower=0.0, upper=1.0)
+    outside = LpBall.around(torch.tensor([[1.5, -0.5]]), "linf", 0.1, lower=0.0, upper=1.0)
     np.testing.assert_allclose(outside.low[0], [1.4, -0.5])
     np.testing.assert_allclose(outside.high[0], [1.5, -0.4])
-    assert math.isinf(LpBall.around(x, "l2", 0.1, (1,)).high.max().item())
-
-
-def test_masked_entries_stay() -> None:
-    x = torch.rand(2, 3, 4, generator=generator())
-    mask = torch.tensor([[True, True, False], [True, False, False]])[..., None]
-    for norm in ("linf", "l2"):
-        ball = LpBall.around(x, norm, 0.5, (2,), mask=mask)
-        moved = ball.project(x + 1.0)
-        stays = (~mask).expand_as(x)
-        assert torch.equal(moved[stays], x[stays])
-        assert bool((moved != x)[~stays].all())
+    assert math.isinf(LpBall.around(x, "l2", 0.1).high.max().item())
 
 
 # --- projection -----------------------------------------------------------------------------------------------------
@@ -82,7 +70,7 @@ def test_masked_entries_stay() -> None:
 def test_linf_projection_matches_numpy() -> None:
     x = torch.rand(5, 3, 4, 4, generator=generator())
     point = x + torch.randn(x.shape, generator=generator(1))
-    found = LpBall.around(x, "linf", 0.2, IMAGE, lower=0.0, upper=1.0).project(point)
+    found = LpBall.around(x, "linf", 0.2, lower=0.0, upper=1.0).project(point)
     x64, point64 = x.double().numpy(), point.double().numpy()
     expected = np.clip(np.clip(point64, x64 - 0.2, x64 + 0.2), 0.0, 1.0)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-7)
@@ -93,10 +81,10 @@ def test_l2_projection_matches_numpy() -> None:
     lengths = torch.tensor([0.0, 0.1, 0.49, 0.6, 3.0, 30.0]).view(-1, 1, 1, 1)
     step = torch.randn(x.shape, generator=generator(1))
     point = x + lengths * step / step.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-    found = LpBall.around(x, "l2", 0.5, IMAGE, lower=0.0, upper=1.0).project(point)
+    found = LpBall.around(x, "l2", 0.5, lower=0.0, upper=1.0).project(point)
     x64 = x.double().numpy()
     offset = np.clip(point.double().numpy(), 0.0, 1.0) - x64
-    length = np.sqrt((offset**2).sum(axis=IMAGE, keepdims=True))
+    length = np.sqrt((offset**2).sum(axis=(1, 2, 3), keepdims=True))
     expected = x64 + offset * np.minimum(1.0, 0.5 / np.maximum(length, 1e-12))
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
     assert torch.equal(found[0], x[0])
@@ -107,8 +95,7 @@ def test_l2_projection_matches_numpy() -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 1e-3, 1e-6])
 def test_l2_bounds_hold_in_float64_and_in_float32(shape: tuple[int, ...], epsilon: float) -> None:
     x = torch.rand(shape, generator=generator())
-    dims = tuple(range(1, len(shape)))
-    ball = LpBall.around(x, "l2", epsilon, dims, lower=0.0, upper=1.0)
+    ball = LpBall.around(x, "l2", epsilon, lower=0.0, upper=1.0)
     found = ball.project(x + torch.randn(shape, generator=generator(1)))
     exact = (found.double() - x.double()).flatten(1).norm(dim=1)
     assert exact.max().item() <= epsilon
@@ -121,25 +108,18 @@ def test_l2_bounds_hold_in_float64_and_in_float32(shape: tuple[int, ...], epsilo
 def test_l2_stays_in_range_despite_rounding() -> None:
     """Near -2, a difference of 3 is rounded more coarsely than the bound 1.1 that it reaches."""
     x = torch.full((4000, 1), -2.0) + torch.rand(4000, 1, generator=generator()) * 0.1
-    ball = LpBall.around(x, "l2", 10.0, (1,), lower=-2.0, upper=1.1)
+    ball = LpBall.around(x, "l2", 10.0, lower=-2.0, upper=1.1)
     found = ball.project(torch.full_like(x, 5.0))
     assert found.max().item() <= torch.tensor(1.1).item()
     assert bool((x + (torch.tensor(1.1) - x) > torch.tensor(1.1)).any()), "no difference was rounded up"
 
 
-def test_each_token_has_its_own_ball() -> None:
-    x = torch.zeros(2, 3, 4)
-    point = torch.ones(2, 3, 4) * torch.tensor([0.1, 1.0, 2.0]).view(1, 3, 1)
-    found = LpBall.around(x, "l2", 1.0, (2,)).project(point).norm(dim=2)
-    np.testing.assert_allclose(found, [[0.2, 1.0, 1.0]] * 2, atol=1e-5)
-
-
 def test_epsilon_is_in_units_of_the_pixels() -> None:
     std = torch.tensor([0.5, 0.1]).view(1, 2, 1, 1)
     x = torch.zeros(1, 2, 3, 3)
-    moved = LpBall.around(x, "linf", 0.1, IMAGE, scale=1 / std).project(torch.full_like(x, 9.0))
+    moved = LpBall.around(x, "linf", 0.1, scale=1 / std).project(torch.full_like(x, 9.0))
     np.testing.assert_allclose(moved[0, :, 0, 0], [0.2, 1.0], rtol=1e-6)
-    moved = LpBall.around(x, "l2", 0.1, IMAGE, scale=1 / std).project(torch.full_like(x, 9.0))
+    moved = LpBall.around(x, "l2", 0.1, scale=1 / std).project(torch.full_like(x, 9.0))
     assert (moved * std).norm().item() == pytest.approx(0.1, rel=1e-5)
     np.testing.assert_allclose(moved[0, 0], moved[0, 1])  # one factor for all entries
 
@@ -149,21 +129,21 @@ def test_epsilon_is_in_units_of_the_pixels() -> None:
 
 def test_a_step_follows_the_sign_or_the_gradient() -> None:
     x, gradient = torch.zeros(1, 1, 1, 3), torch.tensor([[[[3.0, -4.0, 0.0]]]])
-    linf = LpBall.around(x, "linf", 1.0, IMAGE).step(x, gradient, 0.25)
+    linf = LpBall.around(x, "linf", 1.0).step(x, gradient, 0.25)
     assert linf.flatten().tolist() == [0.25, -0.25, 0.0]
-    l2 = LpBall.around(x, "l2", 1.0, IMAGE).step(x, gradient, 0.25)
+    l2 = LpBall.around(x, "l2", 1.0).step(x, gradient, 0.25)
     np.testing.assert_allclose(l2.flatten(), [0.15, -0.2, 0.0], atol=1e-7)
     # One pixel unit is 2 units of the second entry, so its gradient per pixel unit is twice as large.
     scale = torch.tensor([1.0, 2.0]).view(1, 2, 1, 1)
     y, slope = torch.zeros(1, 2, 1, 1), torch.tensor([4.0, 1.5]).view(1, 2, 1, 1)
-    l2 = LpBall.around(y, "l2", 1.0, IMAGE, scale=scale).step(y, slope, 0.5)
+    l2 = LpBall.around(y, "l2", 1.0, scale=scale).step(y, slope, 0.5)
     np.testing.assert_allclose(l2.flatten(), [0.5 * 0.8 * 1, 0.5 * 0.6 * 2], atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1e-38, 1e-30, 1e30])
 def test_steps_do_not_depend_on_the_gradient_norm(size: float) -> None:
     x, gradient = torch.zeros(1, 4), torch.tensor([[3.0, -4.0, 0.0, 12.0]])
-    ball = LpBall.around(x, "l2", 1.0, (1,))
+    ball = LpBall.around(x, "l2", 1.0)
     np.testing.assert_allclose(ball.step(x, gradient * size, 0.5), ball.step(x, gradient, 0.5), atol=1e-6)
     np.testing.assert_allclose(ball.step(x, gradient, 0.5), gradient / 26, atol=1e-6)
 
@@ -171,13 +151,13 @@ def test_steps_do_not_depend_on_the_gradient_norm(size: float) -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_a_zero_gradient_gives_no_step(norm: str) -> None:
     x = torch.rand(2, 4, generator=generator())
-    found = LpBall.around(x, norm, 1.0, (1,)).step(x, torch.zeros_like(x), 0.5)
+    found = LpBall.around(x, norm, 1.0).step(x, torch.zeros_like(x), 0.5)
     assert torch.equal(found, x)
 
 
 def test_linf_starts_are_uniform_in_the_box() -> None:
     x = torch.full((500, 1, 4, 4), 0.5)
-    found = LpBall.around(x, "linf", 0.2, IMAGE).sample(generator()) - x
+    found = LpBall.around(x, "linf", 0.2).sample(generator()) - x
     share = ((found / 0.2).flatten().double().numpy() + 1) / 2
     assert share.min() >= 0 and share.max() <= 1
     histogram = np.histogram(share, bins=10, range=(0, 1))[0]
@@ -187,7 +167,7 @@ def test_linf_starts_are_uniform_in_the_box() -> None:
 
 def test_l2_starts_are_uniform_in_the_ball() -> None:
     x = torch.zeros(8000, 5)
-    found = LpBall.around(x, "l2", 2.0, (1,)).sample(generator()).double().numpy()
+    found = LpBall.around(x, "l2", 2.0).sample(generator()).double().numpy()
     radius = np.sqrt((found**2).sum(1)) / 2
     assert radius.max() <= 1
     # A share r^5 of the volume lies within radius r.
@@ -201,11 +181,11 @@ def test_l2_starts_are_uniform_in_the_ball() -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_random_starts_depend_on_the_generator_only(norm: str) -> None:
     x = torch.rand(3, 1, 4, 4, generator=generator())
-    ball = LpBall.around(x, norm, 0.2, IMAGE, lower=0.0, upper=1.0)
+    ball = LpBall.around(x, norm, 0.2, lower=0.0, upper=1.0)
     assert torch.equal(ball.sample(generator(5)), ball.sample(generator(5)))
     assert not torch.equal(ball.sample(generator(5)), ball.sample(generator(6)))
-    stretched = LpBall.around(x, norm, 0.2, IMAGE, scale=torch.tensor(10.0)).sample(generator(5))
-    plain = LpBall.around(x, norm, 0.2, IMAGE).sample(generator(5))
+    stretched = LpBall.around(x, norm, 0.2, scale=torch.tensor(10.0)).sample(generator(5))
+    plain = LpBall.around(x, norm, 0.2).sample(generator(5))
     np.testing.assert_allclose(stretched - x, 10 * (plain - x), atol=2e-6)
 
 
