@@ -42,7 +42,7 @@ def parse(argv: list[str] | None) -> tuple[SceneConfig, str, bool]:
     parser = SettingsParser([SceneConfig], description=__doc__, formatter_class=_HelpFormatter)
     parser.add_argument("--output", required=True, default=argparse.SUPPRESS, help="folder to write, new or empty")
     parser.add_argument("--overwrite", action="store_true", help="replace what this command wrote there before")
-    config, other = parser.parse_settings(parser.join_brackets(sys.argv[1:] if argv is None else argv))
+    config, other = parser.parse_settings(sys.argv[1:] if argv is None else argv)
     return config, other.output, other.overwrite
 
 

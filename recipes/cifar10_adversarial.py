@@ -40,8 +40,8 @@ from dair_hf.experiments.comparison import (
     runs_of,
     train_evaluate_save,
 )
+from dair_hf.experiments.plots import plot_sweep
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.sweeps import plot_sweep
 from dair_hf.io.commands import run_recipe
 from dair_hf.vision.cifar10.pairs import cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages

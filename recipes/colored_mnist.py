@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["dair-hf[search,vision]"]
+# dependencies = ["dair-hf[vision]"]
 # [tool.uv.sources]
 # dair-hf = { path = "..", editable = true }
 # ///
@@ -82,7 +82,7 @@ def train_and_evaluate(
         sample_loss="binary",
         objective=environments.objective(run.method),
     )
-    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split), run)
+    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
 
 
 def main() -> None:

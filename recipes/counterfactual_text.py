@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["dair-hf[search,text]"]
+# dependencies = ["dair-hf[text]"]
 # [tool.uv.sources]
 # dair-hf = { path = "..", editable = true }
 # ///

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["dair-hf[regression,search]"]
+# dependencies = ["dair-hf[regression]"]
 # [tool.uv.sources]
 # dair-hf = { path = "..", editable = true }
 # ///
@@ -97,7 +97,7 @@ def train_and_evaluate(
         sample_loss=loss.sample_loss,
         objective=objective,
     )
-    return train_evaluate_save(trainer, partial(evaluate, table=table, data=data, split=split), run)
+    return train_evaluate_save(trainer, partial(evaluate, table=table, data=data, split=split))
 
 
 def main() -> None:

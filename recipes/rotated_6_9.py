@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["dair-hf[search,vision]"]
+# dependencies = ["dair-hf[vision]"]
 # [tool.uv.sources]
 # dair-hf = { path = "..", editable = true }
 # ///
@@ -41,10 +41,9 @@ from dair_hf.experiments.comparison import (
     runs_of,
     train_evaluate_save,
 )
-from dair_hf.experiments.plots import mean_series, plot_curves
+from dair_hf.experiments.plots import mean_series, plot_by_lambda, plot_curves, sweep_series
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
-from dair_hf.experiments.sweeps import plot_by_lambda, sweep_series
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
@@ -73,7 +72,7 @@ def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: 
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=1))
     pairs = six_nine_train_pairs(mnist, data, run.seed)
     trainer = DAIRTrainer(model, run.args, train_dataset=pairs, sample_loss="binary")
-    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split), run)
+    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
 
 
 def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["dair-hf[search,vision]"]
+# dependencies = ["dair-hf[vision]"]
 # [tool.uv.sources]
 # dair-hf = { path = "..", editable = true }
 # ///
@@ -99,7 +99,7 @@ def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: 
     pairs = rotated_train_pairs(mnist, data, run.seed)
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=10))
     trainer = DAIRTrainer(model, run.args, train_dataset=pairs, sample_loss="classification")
-    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split), run)
+    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
 
 
 def plot_regularizer(folder: Path, runs: Sequence[Run]) -> None:

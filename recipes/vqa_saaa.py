@@ -47,9 +47,9 @@ from dair_hf.experiments.comparison import (
     runs_of,
     train_evaluate_save,
 )
+from dair_hf.experiments.plots import plot_sweep
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
-from dair_hf.experiments.sweeps import plot_sweep
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.file_values import content_hashes
 from dair_hf.io.files import write_json

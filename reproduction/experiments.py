@@ -17,7 +17,7 @@ from filelock import lock_descriptor
 
 from dair_hf.errors import DataError
 from dair_hf.io.files import SCRATCH, atomic_path, read_json, read_yaml, write_json
-from dair_hf.io.folders import SUPERSEDED, mark_folder, move_to_superseded, superseded_name
+from dair_hf.io.folders import mark_folder
 
 MARKER = "experiment.json"
 PAIRED = "paired.md"
@@ -116,7 +116,7 @@ def finished_runs(output: Path) -> int:
     count = 0
     # Not with rglob, which fails if the running recipe removes a folder.
     for _, folders, names in os.walk(output):
-        folders[:] = [name for name in folders if name not in ("runs", SUPERSEDED) and not name.startswith(".")]
+        folders[:] = [name for name in folders if name != "runs" and not name.startswith(".")]
         count += len(fnmatch.filter(names, "*_seed*.json"))
     return count
 
@@ -125,14 +125,13 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
     """Copy records, tables and plots of a finished experiment to the results, and mark it as done.
 
     Only the records that the recipe's `comparison.json` contains are copied, not those of earlier comparisons.
-    A recipe that writes several comparisons, each to a subfolder, has the same subfolders in the results. Other records
-    in the results are moved to `superseded/` of the output.
+    A recipe that writes several comparisons, each to a subfolder, has the same subfolders in the results.
 
     Returns:
         The number of records.
 
     Raises:
-        DataError: The recipe wrote no comparison.
+        DataError: The recipe wrote no comparison, or the results hold a record that the comparison lacks.
     """
     tables = sorted(path for path in output.rglob("comparison.json") if _is_visible(path, output))
     if not tables:
@@ -145,7 +144,7 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
     }
     for path in sorted(target.rglob("*_seed*.json")):
         if read_json(path) != records.get(path.relative_to(target)):
-            move_to_superseded(path, output / path.parent.relative_to(target))
+            raise DataError(f"{path}: expected the record that {output} holds; move one of them away")
     for name, record in records.items():
         write_json(target / name, record)
     for table in tables:
@@ -161,21 +160,14 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
 def restore(experiment: Experiment, output: Path, results: Path) -> None:
     """Copy missing records from the results to the output folder of a recipe, so that it does not repeat their runs.
 
-    The recipe itself checks their settings, and moves records with other settings to `superseded/` of its output. From
-    there they are not restored.
+    The recipe itself checks their settings.
     """
     stored = results / experiment.name
     for path in sorted(stored.rglob("*_seed*.json")):
-        target, record = output / path.relative_to(stored), read_json(path)
-        is_superseded = (target.parent / SUPERSEDED / superseded_name(record, target.stem)).exists()
-        if _is_visible(path, stored) and not target.exists() and not is_superseded:
+        target = output / path.relative_to(stored)
+        if _is_visible(path, stored) and not target.exists():
             mark_folder(output)
-            write_json(target, record)
-
-
-def superseded_runs(output: Path) -> set[Path]:
-    """Return the superseded records below the output folder of a recipe."""
-    return set(output.rglob(f"{SUPERSEDED}/*.json"))
+            write_json(target, read_json(path))
 
 
 def remove_leftovers(results: Path) -> None:
@@ -206,6 +198,6 @@ def sole_worker(lock: Path) -> Iterator[int]:
 
 
 def _is_visible(path: Path, folder: Path) -> bool:
-    """Return whether a path is not in a trainer's folder (`runs/`), in `superseded/` or in a hidden folder."""
+    """Return whether a path is neither in a trainer's folder (`runs/`) nor in a hidden folder."""
     parts = path.relative_to(folder).parts
-    return not {"runs", SUPERSEDED} & {*parts[:-1]} and not any(part.startswith(".") for part in parts)
+    return "runs" not in parts[:-1] and not any(part.startswith(".") for part in parts)

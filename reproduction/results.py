@@ -9,8 +9,8 @@ They run one after the other, each in its own process. A recipe skips its finish
 Its records are copied to `results/NAME/`, and RESULTS.md is rewritten after each experiment. The command can be killed
 at any time and started again.
 
-An experiment whose command or configuration has changed is repeated: runs whose settings are unchanged are kept, the
-others are moved to `outputs/NAME/superseded/`, and their names are printed.
+An experiment whose command or configuration has changed runs again: runs whose settings are unchanged are kept, and
+a record with other settings is an error that names it. Move it away to repeat the run.
 
 `--list` shows the status, `--only NAME` runs one experiment (or those below a folder). The output of each recipe is
 written to `outputs/NAME/output.log`.
@@ -39,7 +39,6 @@ from reproduction.experiments import (
     remove_leftovers,
     restore,
     sole_worker,
-    superseded_runs,
 )
 from reproduction.ledger import write_ledger
 
@@ -84,8 +83,7 @@ def run_experiment(
     mark_folder(output)
     log, before = output / "output.log", bar.n
     argv = [sys.executable, *experiment.argv(options.data, output)]
-    settings: dict = {"env": {**os.environ, "DAIR_REDO_CHANGED": "1"}, "pass_fds": [lock]}
-    with log.open("wb") as file, subprocess.Popen(argv, stdout=file, stderr=file, **settings) as process:
+    with log.open("wb") as file, subprocess.Popen(argv, stdout=file, stderr=file, pass_fds=[lock]) as process:
         try:
             while process.poll() is None:
                 finished = min(finished_runs(output), experiment.runs)
@@ -114,7 +112,6 @@ def run_experiments(experiments: list[Experiment], options: argparse.Namespace, 
         for index, experiment in enumerate(missing):
             minutes_left = sum(e.runs * e.minutes for e in missing[index:])
             output = options.outputs / experiment.name
-            before = superseded_runs(output)
             try:
                 if experiment.needs_data and not options.data:
                     raise DataError(f"{experiment.name}: needs the public data sets; set DAIR_DATA or give --data")
@@ -126,9 +123,6 @@ def run_experiments(experiments: list[Experiment], options: argparse.Namespace, 
                 # The other experiments can still run.
                 errors.append(str(error))
                 bar.write(f"error: {error}")
-            finally:
-                for path in sorted(superseded_runs(output) - before):
-                    bar.write(f"{experiment.name}: a finished run with other settings was moved to {path}")
     return errors
 
 

@@ -17,26 +17,24 @@ Finished runs are kept as JSON and not repeated.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from dair_hf.data.counter_rng import require_seeds
-from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import claim_output_folder, compare, require_distinct
+from dair_hf.experiments.comparison import Seed, claim_output_folder, compare, require_distinct
 from dair_hf.experiments.plots import Series, mean_series, plot_curves, save_figure
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import Result, Run
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json, write_text
+from dair_hf.settings import Positive, Range, Settings
 from reproduction.linear_toy import LinearToy, consistency_gap, da_findings, dair_findings, sample_linear
 from reproduction.logistic_toy import PAPER_ITERATIONS, logistic_accuracy, sample_logistic, train_logistic
 
@@ -54,7 +52,7 @@ COLUMNS = [
 
 
 @dataclass
-class TheoryConfig:
+class TheoryConfig(Settings):
     """Sizes, seeds and lambdas of this recipe.
 
     Raises:
@@ -66,30 +64,25 @@ class TheoryConfig:
     """
 
     output_dir: str = field(metadata={"help": "Folder of records, tables and plots."})
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "Seeds of the samples."})
-    rows: int = field(default=10_000, metadata={"help": "Rows of the linear toy, >= 100. Released: 10,000."})
-    logistic_rows: int = field(
+    seeds: list[Seed] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "Seeds of the samples."})
+    rows: Annotated[int, Range(low=100)] = field(
+        default=10_000, metadata={"help": "Rows of the linear toy, >= 100. Released: 10,000."}
+    )
+    logistic_rows: Annotated[int, Range(low=1_000)] = field(
         default=10_000, metadata={"help": "Rows of the logistic toy, >= 1,000; not stated in the paper."}
     )
-    dair_lambda: float = field(
+    dair_lambda: Positive = field(
         default=100.0, metadata={"help": "Lambda of the linear toy in the comparison, pair units, > 0. Paper: 100."}
     )
-    lambdas: list[float] = field(
+    lambdas: list[Positive] = field(
         default_factory=lambda: [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0],
         metadata={"help": "Lambdas of the linear toy in the table and the plots, pair units, each > 0."},
     )
 
-    def __post_init__(self) -> None:
-        for name, least in (("rows", 100), ("logistic_rows", 1_000)):
-            if getattr(self, name) < least:
-                raise DataError(f"{name}={getattr(self, name)} must be at least {least}")
+    def check(self) -> None:
+        """Refuse duplicates."""
         require_distinct("seeds", self.seeds)
         require_distinct("lambdas", [f"{value:g}" for value in self.lambdas])  # as printed in names of metrics
-        require_seeds("seeds", self.seeds)
-        if not all(0 < value < math.inf for value in (self.dair_lambda, *self.lambdas)):
-            raise DataError(
-                f"dair_lambda={self.dair_lambda}, lambdas={self.lambdas}; each must be finite and above 0 (0 is DA-ERM)"
-            )
 
 
 def solve_linear(run: Run) -> dict[str, float]:

@@ -284,7 +284,6 @@ def test_a_recipe_names_the_extras_that_it_needs(file: str) -> None:
     assert extras <= set(project["optional-dependencies"])
     task = next(room for room in ("dialog", "text", "vision", "vqa", "regression") if f"dair_hf.{room}." in source)
     assert task in extras
-    assert ("search" in extras) == ("dair_hf.experiments.search" in source)
     assert f"dair-hf[{','.join(sorted(extras))}]" == requirement
     assert extras <= set(re.split(r"[\[\],]", project["optional-dependencies"]["recipes"][0]))
 

@@ -6,13 +6,11 @@ import argparse
 import dataclasses
 import difflib
 import inspect
-import itertools
-import json
 import re
 import sys
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,9 +19,9 @@ from transformers import HfArgumentParser
 from dair_hf.errors import DataError
 from dair_hf.io.files import parse_yaml, read_yaml
 
-HELP, HELP_ALL = {"-h", "--help"}, "--help-all"
+_HELP_ALL = "--help-all"
 # Fields of transformers that the short help shows as well.
-COMMON_FIELDS = {
+_COMMON_FIELDS = {
     "output_dir",
     "num_train_epochs",
     "max_steps",
@@ -33,305 +31,162 @@ COMMON_FIELDS = {
     "bf16",
     "save_strategy",
 }
-
-
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Formatter that shows each option under one name; the others are its spellings with dashes."""
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if action.nargs == 0 or not action.option_strings:
-            return ", ".join(action.option_strings[: 2 if action.dest == "help" else 1])
-        return f"{action.option_strings[0]} {self._format_args(action, action.dest.upper())}"
+_KINDS = (list, dict, bool, types.NoneType)  # values of YAML that text would not show
 
 
 class SettingsParser(HfArgumentParser):
-    """Parser for dataclasses that raises `DataError` and accepts lists and mappings in YAML syntax."""
+    """Parser for dataclasses: a YAML file may set defaults, mappings are YAML, and `null` unsets an optional field."""
 
     def __init__(self, dataclass_types: Sequence[type], **settings: Any) -> None:
-        self.fields_without_value: set[str] = set()
-        self.fields_with_list: set[str] = set()
         super().__init__(list(dataclass_types), allow_abbrev=False, **settings)
-        self.field_types = {
+        self.accepted = {
             name: _base_types(hint) for owner in dataclass_types for name, hint in typing.get_type_hints(owner).items()
         }
         for action in self._actions:
-            accepted = self.field_types.get(action.dest, set())
+            accepted = self.accepted.get(action.dest, set())
             if dict in accepted:
                 action.type = _mapping_or_text if str in accepted else _mapping
-            if {list, type(None)} <= accepted:
-                action.nargs = "*"
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse options; a single value is a list only in `fields_with_list`, and `fields_without_value` are None."""
-        parsed, rest = super().parse_known_args(args, namespace)
-        for name, accepted in self.field_types.items():
-            value = getattr(parsed, name, None)
-            if str in accepted and name not in self.fields_with_list and isinstance(value, list) and len(value) == 1:
-                setattr(parsed, name, value[0])
-        for name in self.fields_without_value:
-            setattr(parsed, name, None)
-        return parsed, rest
-
-    def parse_settings(self, options: list[str]) -> tuple[Any, ...]:
-        """Return one instance of each dataclass, and a namespace of the options that `add_argument` added, if any."""
-        try:
-            *parsed, unknown = self.parse_args_into_dataclasses(
-                args=options, return_remaining_strings=True, look_for_args_file=False
-            )
-        except DataError:
-            raise
-        except Exception as error:
-            # Dataclasses of transformers raise many types of exceptions for invalid values.
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            raise DataError(f"{kind}{' '.join(str(error).split())}") from error
-        if unknown:
-            raise _unknown(unknown[0], {action.dest for action in self._actions})
-        return tuple(parsed)
-
-    def arrange_help(self, path: Path | None, values: Mapping[str, Any], shows_all: bool) -> None:
-        """Group the options of the help by dataclass, and hide fields of transformers unless they matter here.
-
-        Call it only before the help is printed: it changes defaults.
-        """
-        self.formatter_class = _HelpFormatter
-        self.usage = "%(prog)s [--config FILE] [--OPTION VALUE ...]"
-        self.add_argument("--config", metavar="FILE", help="YAML file of settings.", default=path)
-        self.description = "Options take precedence over the file of settings; dashes may replace underscores."
-        if path is not None:
-            self.description += f" Defaults are those of {path}."
-        inherited: set[str] = set()
-        shown: set[str] = set()
-        for owner in self.dataclass_types:
-            own, of_transformers = _fields_by_origin(owner)
-            inherited |= of_transformers
-            sentence = re.split(r"[.:;](?:\s|$)", owner.__doc__ or owner.__name__)[0]
-            self._move_to_group("Objective and batches of pairs" if of_transformers else sentence, own)
-        if inherited:
-            shown = inherited if shows_all else inherited & (COMMON_FIELDS | set(values))
-            self._move_to_group("Training arguments of transformers", inherited)
-            self.add_argument(HELP_ALL, action="help", help=f"Show all {len(inherited)} training arguments, too.")
-            if not shows_all:
-                self.epilog = (
-                    f"{len(inherited - shown)} more training arguments of transformers are shown by {HELP_ALL}."
-                )
-        for action in self._actions:
-            if action.dest in inherited - shown:
-                action.help = argparse.SUPPRESS
-            elif isinstance(action, argparse._StoreFalseAction):
-                action.help, action.default = f"The same as --{action.dest} false.", argparse.SUPPRESS
-            elif action.dest in values:
-                action.default = values[action.dest]
-
-    def _move_to_group(self, title: str, names: Collection[str]) -> None:
-        group = self.add_argument_group(title)
-        group._group_actions += [action for action in self._actions if action.dest in names]
-        ungrouped = self._optionals._group_actions
-        ungrouped[:] = [action for action in ungrouped if action.dest not in names]
+            if type(None) in accepted and action.type is not None:
+                action.type = _or_null(action.type)
+                action.choices = action.choices and [*action.choices, None]
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """Add an argument; unlike in `argparse`, a percent sign in the help needs no escape."""
-        settings.pop("replaced_by", None)  # metadata of a field, for `parse_arguments`
         if settings.get("help"):
-            settings["help"] = re.sub(
-                r"%%|%\(\w+\)s|%", lambda match: "%%" if match[0] == "%" else match[0], settings["help"]
-            )
+            settings["help"] = re.sub(r"(?<!%)%(?![%(])", "%%", settings["help"])
         return super().add_argument(*names, **settings)
+
+    def set_file_values(self, path: Path, values: Mapping[str, Any]) -> None:
+        """Set defaults to the values of a file."""
+        actions = {action.dest: action for action in reversed(self._actions)}
+        for name, value in values.items():
+            if name not in self.accepted or name not in actions:
+                raise DataError(f"{path}: unknown field {name!r}{_nearest(str(name), actions)}")
+            try:
+                self.set_defaults(**{name: self._from_yaml(actions[name], value)})
+            except argparse.ArgumentError as error:
+                self.error(f"{path}: {error}")
+            actions[name].required = False
+
+    def _from_yaml(self, action: argparse.Action, value: Any) -> Any:
+        """Convert a value of a file to what its text on the command line would give."""
+        accepted, is_list = self.accepted[action.dest], isinstance(value, list)
+        items = value if is_list else [value]
+        if (is_list and any(isinstance(item, _KINDS) for item in items)) or (
+            isinstance(value, _KINDS) and type(value) not in accepted
+        ):
+            expected = " or ".join(kind.__name__ for kind in accepted)
+            raise argparse.ArgumentError(action, f"expected {expected}, got {value!r}; put a text in quotes")
+        if value is None or isinstance(value, dict):
+            return value
+        found = [self._get_value(action, str(item)) for item in items]
+        for item in found:
+            self._check_value(action, item)
+        return found if is_list or action.nargs == "+" else found[0]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse options; a list that is `null` is None."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        for name, value in vars(parsed).items():
+            if value == [None]:
+                setattr(parsed, name, None)
+        return parsed, rest
+
+    def parse_settings(self, options: Sequence[str]) -> tuple[Any, ...]:
+        """Return one instance of each dataclass, and a namespace of the options that `add_argument` added, if any."""
+        *parsed, unknown = self.parse_args_into_dataclasses(
+            list(options), return_remaining_strings=True, look_for_args_file=False
+        )
+        if unknown:
+            raise DataError(f"unknown option {unknown[0]}{_nearest(unknown[0], self.accepted)}")
+        return tuple(parsed)
+
+    def shorten_help(self, shown: set[str]) -> None:
+        """Hide the fields of transformers in the help, except the common ones and those in `shown`."""
+        hidden = {name for owner in self.dataclass_types for name in _from_transformers(owner)} - _COMMON_FIELDS - shown
+        for action in self._actions:
+            del action.option_strings[1 if action.dest != "help" else 2 :]  # the spellings with dashes
+            if action.dest in hidden:
+                action.help = argparse.SUPPRESS
+        if hidden:
+            self.epilog = f"{len(hidden)} more training arguments of transformers are shown by {_HELP_ALL}."
 
     def error(self, message: str) -> NoReturn:
         """Raise a `DataError`."""
         raise DataError(message)
 
-    def join_brackets(self, options: Sequence[str]) -> list[str]:
-        """Join values that the shell split at spaces: `--seeds [0, 1]` and `--lambdas {kl: 1.0}` need no quotes.
 
-        `--NAME null` is left out and added to `fields_without_value`, if the field may be None.
-        """
-        joined: list[str] = []
-        remaining = list(options)
-        while remaining:
-            name, equals, value = remaining.pop(0).partition("=")
-            field = name.removeprefix("--").replace("-", "_")
-            accepted = self.field_types.get(field, set())
-            values = [value] if equals else []
-            if name.startswith("--") and type(None) in accepted and "null" in (values or remaining[:1]):
-                self.fields_without_value.add(field)
-                del remaining[: 1 - len(values)]
-                continue
-            if name.startswith("--") and accepted & {list, dict}:
-                while remaining and not equals and not remaining[0].startswith("--"):
-                    values.append(remaining.pop(0))
-            text = " ".join(values)
-            if list in accepted and text.startswith("["):
-                self.fields_with_list.add(field)
-                joined += [name, *_list_items(name, text)]
-            elif dict in accepted and text.startswith("{"):
-                joined.append(f"{name}={text}")
-            else:
-                joined += [name + equals + value] if equals else [name, *values]
-        return joined
-
-
-def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
+def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from `--config FILE.yaml` and `--field value` options; the command line takes precedence.
 
-    A field without a value in the file, or with `--field null`, is None if it accepts None; otherwise it is refused. A
-    field whose `metadata["replaced_by"]` names an option of the command line loses its value of the file; both on the
-    command line are refused. A dataclass with a method `check_with(others, given, options)` then checks itself beside
-    the other instances; `given` are the names of the fields that the file or the command line sets, `options` of those
-    that the command line sets.
+    The line `recipe: NAME` of a file is not a field: it tells `dair-hf train` which recipe to run. `--field null` takes
+    back the value of the file. `--help` shows the common fields of transformers, `--help-all` shows all of them.
 
-    `--help` shows the fields of each dataclass as a group, with the values of the file as defaults. Of the fields of
-    transformers it shows the common ones and those of the file; `--help-all` shows all.
-
-    The line `recipe: NAME` of a file is no field: it tells `dair-hf train` which recipe to run. Another recipe beside
-    that one refuses the file.
+    A dataclass may have two more members. `REPLACED_BY` maps a field to the options that remove its value from the
+    file. `check_with(others, given, options)` checks an instance against the others; `given` are the names of the
+    fields that file or command line set, `options` those that the command line sets.
 
     Args:
-        types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
-        argv: Command-line options; None: those of the process. A mapping is written as `--lambdas '{kl: 1.0}'`
-            (YAML or JSON), a list as `--seeds [0, 1]` or `--seeds 0 1`.
+        dataclass_types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
+        argv: Command-line options; None: those of the process. A mapping is written as `--lambdas '{kl: 1.0}'` (YAML or
+            JSON), a list as `--seeds 0 1`.
 
     Returns:
         One instance of each type.
 
     Raises:
-        DataError: The file is missing, no YAML mapping or of another recipe, a field or option is unknown, or a value
-            is invalid, missing or without effect beside the others.
+        DataError: The file cannot be read, a field or option is unknown, or a value is invalid, missing or without
+            effect.
 
     Example:
         >>> from dair_hf.config import DAIRConfig
         >>> parse_arguments([DAIRConfig], ["--output_dir", "out", "--dair_lambda", "2"])[0].dair_lambda
         2.0
     """
-    options = list(sys.argv[1:] if argv is None else argv)
-    fields = {f.name: f for t in types for f in dataclasses.fields(t) if f.init}
-    path, options = _split_config_file(options)
-    # Options of the file come first, because later ones override earlier ones in argparse.
-    values = _read_settings(path, fields) if path else {}
-    parser = SettingsParser(types)
-    options = parser.join_brackets(options)
-    values |= dict.fromkeys(parser.fields_without_value)
-    if values and options and not options[0].startswith("--") and options[0] not in HELP:
-        raise _unknown(options[0], fields)  # argparse would give it to the last option of the file
-    names = [
+    first = SettingsParser([], add_help=False)
+    first.add_argument("--config", type=Path)
+    found, options = first.parse_known_args(sys.argv[1:] if argv is None else argv)
+    given = {
         option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options if option.startswith("--")
-    ]
-    given = set(names)
-    # A list without values takes back that of the file, and replaces no other field.
-    empty = {
-        option.removeprefix("--").replace("-", "_")
-        for option, after in itertools.pairwise([*options, "--"])
-        if option.startswith("--") and after.startswith("--") and "=" not in option
     }
-    for name in names:
-        if names.count(name) > 1 and parser.field_types.get(name, set()) & {list, dict}:
-            raise DataError(f"--{name} is given twice; give all its values after one --{name}")
-    replaced = [(name, other) for name in fields for other in fields[name].metadata.get("replaced_by", ())]
-    for name, other in replaced:
-        if other in given - empty and name not in given:
-            values.pop(name, None)
-    parser.fields_with_list |= {name for name, value in values.items() if isinstance(value, list)} - given
-    parser.fields_without_value = {name for name, value in values.items() if value is None} - given
-    for name, value in values.items():
-        if value is not None or name in parser.fields_without_value:
-            _check_kind(f"{path}: {name}", value, parser.field_types[name])
-    if HELP_ALL in options or not HELP.isdisjoint(options):
-        parser.arrange_help(path, values, HELP_ALL in options)
-    parsed = parser.parse_settings(_as_options(values) + options)
-    for name, other in replaced:
-        if {name, other} <= given and any(getattr(settings, name, None) for settings in parsed):
-            raise DataError(f"--{name} and --{other} are both given; keep one of them")
+    parser = SettingsParser(dataclass_types, usage="%(prog)s [--config FILE] [--OPTION VALUE ...]")
+    parser.add_argument(_HELP_ALL, action="help", help="Show all fields of transformers, too.")
+    values: dict[str, Any] = {}
+    if found.config is not None:
+        values = _read_file(found.config, parser)
+        for owner in dataclass_types:
+            for name, others in getattr(owner, "REPLACED_BY", {}).items():
+                if given.intersection(others):
+                    values.pop(name, None)
+        parser.set_file_values(found.config, values)
+    if _HELP_ALL not in options and not {"-h", "--help"}.isdisjoint(options):
+        parser.shorten_help(set(values))
+    parsed = parser.parse_settings(options)
     for settings in parsed:
         if hasattr(settings, "check_with"):
             settings.check_with(parsed, given | set(values), given)
     return parsed
 
 
-def _split_config_file(options: list[str]) -> tuple[Path | None, list[str]]:
-    """Return the file given by `--config`, and the other options."""
-    for index, option in enumerate(options):
-        name, equals, value = option.partition("=")
-        if name != "--config":
-            continue
-        rest = options[index + 1 :]
-        if not equals:
-            value, rest = (rest[0], rest[1:]) if rest else ("", [])
-        if not value:
-            raise DataError("--config needs a file name after it, such as recipes/configs/demo.yaml")
-        if any(other.partition("=")[0] == "--config" for other in rest):
-            raise DataError(f"--config is given twice, first {value}; put the settings of both files into one")
-        return Path(value), options[:index] + rest
-    return None, options
-
-
-def _read_settings(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    if not path.exists():
-        raise DataError(f"{path}: no such file; the shipped ones are in recipes/configs/")
+def _read_file(path: Path, parser: SettingsParser) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise DataError(f"{path}: found {type(values).__name__} at the top; write one `field: value` per line")
-    if "recipe" not in fields:
-        _check_recipe(path, values.pop("recipe", None))
-    for name in values:
-        if name not in fields:
-            raise DataError(f"{path}: unknown field {name!r}; see --help for the fields")
+        raise DataError(f"{path}: expected one `field: value` per line, got {type(values).__name__}")
+    if "recipe" not in parser.accepted:
+        values.pop("recipe", None)
     return values
 
 
-def _check_recipe(path: Path, recipe: Any) -> None:
-    """Refuse a configuration of another recipe that lies beside the running one."""
-    program = Path(sys.argv[0])
-    if recipe is not None and program.stem != recipe and (program.parent / f"{recipe}.py").is_file():
-        raise DataError(
-            f"{path}: belongs to the recipe {recipe}, but {program.name} is running; start {recipe}.py, or dair-hf "
-            "train, which finds the recipe, or change the line `recipe:`"
-        )
-
-
-def _check_kind(place: str, value: Any, accepted: set[Any]) -> None:
-    """Refuse a value of a YAML file that would reach its field as the text of another kind of value."""
-    if value is None and type(None) not in accepted:
-        raise DataError(f"{place} has no value; give one, or remove the line to keep the default")
-    for kind, name in ((list, "list"), (dict, "mapping")):
-        if isinstance(value, kind) and kind not in accepted:
-            expected = "a list" if list in accepted else "a mapping" if dict in accepted else "a single value"
-            raise DataError(f"{place}: found the {name} {value}; write {expected}")
-    is_text = str in accepted and bool not in accepted
-    for item in value if isinstance(value, list) else [value] if is_text else []:
-        if isinstance(item, bool):
-            raise DataError(f"{place}: YAML reads this word as {str(item).lower()}; put it in quotes")
-    if isinstance(value, list) and any(item is None or isinstance(item, (list, dict)) for item in value):
-        raise DataError(f"{place}: found {value}; each entry of the list must be a single value")
-
-
-def _hint(name: str, fields: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, fields, 1)
+def _nearest(name: str, fields: Any) -> str:
+    near = difflib.get_close_matches(name.lstrip("-"), fields, 1)
     return f"; did you mean {near[0]!r}?" if near else "; see --help for the fields"
 
 
-def _unknown(option: str, fields: Collection[str]) -> DataError:
-    return DataError(f"unknown option {option}{_hint(option.lstrip('-'), fields)}")
-
-
-def _as_options(values: Mapping[str, Any]) -> list[str]:
-    options: list[str] = []
-    for name, value in values.items():
-        if value is None:
-            continue
-        if isinstance(value, list):
-            options += [f"--{name}", *(str(item) for item in value)]
-        else:
-            # Joined with "=", because a value may start with a dash.
-            options.append(f"--{name}={json.dumps(value, default=str) if isinstance(value, dict) else value}")
-    return options
-
-
-def _fields_by_origin(owner: type) -> tuple[set[str], set[str]]:
-    """Return the names of the fields that a dataclass or a base of this library declares, and of all others."""
-    names = {field.name for field in dataclasses.fields(owner)}
+def _from_transformers(owner: Any) -> set[str]:
+    """Return the fields of a dataclass that only transformers declares."""
     ours = [base for base in owner.__mro__ if base.__module__.partition(".")[0] != "transformers"]
-    own = names & {name for base in ours for name in inspect.get_annotations(base)}
-    return own, names - own
+    declared = {name for base in ours for name in inspect.get_annotations(base)}
+    return {field.name for field in dataclasses.fields(owner)} - declared
 
 
 def _base_types(hint: Any) -> set[Any]:
@@ -340,27 +195,20 @@ def _base_types(hint: Any) -> set[Any]:
     return {typing.get_origin(part) or part for part in parts}
 
 
-def _list_items(name: str, text: str) -> list[str]:
-    values = parse_yaml(text, name)
-    if not isinstance(values, list):
-        raise DataError(f"{name}: found {text!r}; write a list such as [1, 2]")
-    return [str(value) for value in values]
+def _or_null(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        return None if text == "null" else convert(text)
+
+    read.__name__ = getattr(convert, "__name__", str(convert)).strip("_")  # for messages of argparse
+    return read
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = parse_yaml(text, "mapping")
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a mapping such as '{{kl: 1.0}}', got {text!r}")
+    return value
 
 
 def _mapping_or_text(text: str) -> dict[str, Any] | str:
     return _mapping(text) if text.lstrip().startswith("{") else text
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    try:
-        mapping = parse_yaml(text, repr(text))
-    except DataError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if not isinstance(mapping, dict):
-        raise argparse.ArgumentTypeError(f"expected a mapping, found {type(mapping).__name__}: {text!r}")
-    for key, value in mapping.items():
-        if value is None and ":" in str(key):
-            raise argparse.ArgumentTypeError(f"a space is missing after the colon of {key!r}: {text!r}")
-    # Converts keys to strings, as in JSON.
-    plain: dict[str, Any] = json.loads(json.dumps(mapping, default=str))
-    return plain

@@ -1,11 +1,9 @@
-"""Training that resumes after an interruption, and models that are saved completely or not at all."""
+"""Training that resumes after an interruption, and bases that several runs start from."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from dair_hf.config import DAIRConfig
 from dair_hf.experiments.run_records import Run, fingerprint, shared_settings
 from dair_hf.io.archives import sha256_of
-from dair_hf.io.checkpoints import is_finished, last_checkpoint
+from dair_hf.io.checkpoints import last_checkpoint
 from dair_hf.io.folders import atomic_folder, claim_folder
 from dair_hf.modeling import ModelConfig
 from dair_hf.training.trainer import DAIRTrainer
@@ -36,23 +34,11 @@ _OF_REGULARIZER = ("lambda_", "loss_epsilon", "stop_gradient")
 
 
 def train_resumable(trainer: DAIRTrainer) -> None:
-    """Train from the last complete checkpoint in the trainer's output folder, or from the start if there is none.
-
-    On failure, as with a full disk, an incomplete checkpoint is removed.
-    """
-    with _remove_on_failure(trainer, lambda path: path.name.startswith("checkpoint-") and not is_finished(path)):
-        checkpoint = last_checkpoint(Path(trainer.args.output_dir))
-        if checkpoint is not None and PartialState().is_main_process:
-            print(f"continues from {checkpoint}")
-        trainer.train(resume_from_checkpoint=checkpoint)
-
-
-def save_run(trainer: DAIRTrainer, **card: Any) -> None:
-    """Save the model, the trainer's state and the model card; on failure none of their new files is left."""
-    with _remove_on_failure(trainer, Path.is_file):
-        trainer.save_model()
-        trainer.save_state()
-        trainer.create_model_card(**card)
+    """Train from the last complete checkpoint in the trainer's output folder, or from the start if there is none."""
+    checkpoint = last_checkpoint(Path(trainer.args.output_dir))
+    if checkpoint is not None and PartialState().is_main_process:
+        print(f"continues from {checkpoint}")
+    trainer.train(resume_from_checkpoint=checkpoint)
 
 
 def base_fingerprint(
@@ -74,7 +60,7 @@ def base_fingerprint(
 
 
 def _start_of(model: ModelConfig) -> dict[str, Any]:
-    """Return what determines the weights that a training of all weights starts from, beside the seed."""
+    """Return what determines the weights that a training of all weights starts from, next to the seed."""
     settings = {name: value for name, value in asdict(model).items() if not name.startswith(("lora_", "trust_"))}
     folder = Path(model.model_name_or_path or "")
     if model.model_name_or_path and folder.is_dir():
@@ -119,17 +105,3 @@ def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Pa
                 trainer.state.save_to_json(str(scratch / TRAINER_STATE_NAME))
         trainer.accelerator.wait_for_everyone()
     return folder
-
-
-@contextlib.contextmanager
-def _remove_on_failure(trainer: DAIRTrainer, unwanted: Callable[[Path], bool]) -> Iterator[None]:
-    """If the body fails, remove the unwanted ones of the paths that it created in the trainer's output folder."""
-    folder = Path(trainer.args.output_dir)
-    before = set(folder.glob("*"))
-    try:
-        yield
-    except BaseException:
-        for path in set(folder.glob("*")) - before if trainer.is_world_process_zero() else ():
-            if unwanted(path):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        raise

@@ -1,4 +1,4 @@
-"""Curves with error bands and accuracy-consistency fronts, written as PNG files."""
+"""Plots as PNG files: curves with error bands, ends of training, sweeps over lambda and accuracy-consistency fronts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.samples import Sample
-from dair_hf.experiments.selection import Point, pareto_front
-from dair_hf.io.files import atomic_path
+from dair_hf.experiments.run_records import Run
+from dair_hf.experiments.selection import Point, Sample, pareto_front
+from dair_hf.io.files import atomic_path, read_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 # Positions on the x axis, means, and standard deviations or None.
 Series = tuple[Sequence[float], Sequence[float], Sequence[float] | None]
 
-MAX_MARKERS = 40  # longer curves are drawn without markers
-COLORS, LINE_STYLES = 10, ("-", "--", ":", "-.")  # matplotlib's color cycle, and a line style for each pass through it
-LEGEND_ROWS = 18  # that fit the height of a figure
+_MAX_MARKERS = 40  # longer curves are drawn without markers
+_COLORS, _LINE_STYLES = (
+    10,
+    ("-", "--", ":", "-."),
+)  # matplotlib's color cycle, and a line style for each pass through it
+_LEGEND_ROWS = 18  # that fit the height of a figure
 
 
 def require_matplotlib() -> None:
@@ -69,29 +72,18 @@ def plot_curves(
         series: Label -> (x, means, standard deviations or None), of equal lengths.
         log_x: Draw a logarithmic x axis; every x must then be > 0.
 
-    Raises:
-        DataError: No series, an empty one or one of unequal lengths, or an x <= 0 on a logarithmic axis.
-
     Example:
         >>> plot_curves(Path("sweep.png"), "Sweep", "lambda", "accuracy, %",
         ...             {"DAIR": ([1, 10], [72.0, 73.1], [0.2, 0.1])}, log_x=True)  # doctest: +SKIP
     """
-    if not series:
-        raise DataError(f"{path}: no series to plot; give at least one")
-    for label, (x, means, deviations) in series.items():
-        lengths = [len(part) for part in (x, means, deviations) if part is not None]
-        if not lengths[0] or len(set(lengths)) > 1:
-            raise DataError(f"{path}: series {label!r} has parts of length {lengths}; they must be equal and not 0")
-        if log_x and min(x) <= 0:
-            raise DataError(f"{path}: series {label!r} has a point at {min(x):g}; a logarithmic axis starts above 0")
     figure, axes = _axes(title, xlabel, ylabel)
     for index, (label, (x, means, deviations)) in enumerate(series.items()):
-        marker = "o" if len(x) <= MAX_MARKERS else ""
+        marker = "o" if len(x) <= _MAX_MARKERS else ""
         axes.plot(x, means, marker=marker, markersize=3, linewidth=1.2, label=label, **_line_style(index))
         if deviations is not None:
             low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
             high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
-            axes.fill_between(x, low, high, color=f"C{index % COLORS}", alpha=0.2, linewidth=0)
+            axes.fill_between(x, low, high, color=f"C{index % _COLORS}", alpha=0.2, linewidth=0)
     if log_x:
         axes.set_xscale("log")
     _add_legend(figure, axes)
@@ -105,12 +97,6 @@ def curve_ends(values: Sequence[float], first: int = 10, last: int = 140) -> dic
 
 def plot_ends(path: Path, title: str, ylabel: str, series: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Draw the first and the last iterations of training side by side, on logarithmic y axes."""
-    if not series:
-        raise DataError(f"{path}: no series to plot; give at least one")
-    for label, curves in series.items():
-        lengths = [curve["steps"] for curve in curves]
-        if len(set(lengths)) != 1 or not lengths[0]:
-            raise DataError(f"{path}: series {label!r} has curves of {lengths} iterations; give equal lengths above 0")
     shown = {end: max(len(curve[end]) for curves in series.values() for curve in curves) for end in ("first", "last")}
     figure, left = _axes(title, f"first {shown['first']} iterations", ylabel)
     left.set_subplotspec(figure.add_gridspec(1, 2)[0])
@@ -141,24 +127,11 @@ def plot_front(
     lower_is_better: bool = False,
     limits_from: Sequence[Point] = (),
 ) -> None:
-    """Draw accuracy against consistency, one point per lambda; a line joins the Pareto front.
+    """Draw accuracy (or an error) against consistency, one point per lambda; a line joins the Pareto front.
 
-    Args:
-        path: PNG file to write.
-        title: Heading.
-        xlabel: Label of the accuracy axis.
-        ylabel: Label of the consistency axis.
-        points: Points to draw; those without consistency are left out.
-        chosen: Lambda of the selected point, which is ringed.
-        lower_is_better: Whether `accuracy` is an error.
-        limits_from: Points of other plots. The axes include them, so that plots of one experiment share their limits.
-
-    Raises:
-        DataError: No point has a consistency.
+    The point of lambda `chosen` is ringed. The axes include the points of `limits_from`, those of related plots.
     """
     positions = _positions(points)
-    if not positions:
-        raise DataError(f"{path}: no points to plot; give at least one")
     front = pareto_front(points, lower_is_better)
     figure, axes = _axes(title, xlabel, ylabel)
     joined = sorted(positions[point] for point in front)
@@ -175,6 +148,68 @@ def plot_front(
     _add_legend(figure, axes)
     axes.margins(0.12)
     save_figure(figure, path)
+
+
+def sweep_series(folder: Path, runs: Sequence[Run], key: str) -> dict[str, Series]:
+    """Return the metric `key` as a function of lambda: a curve for each swept method, a constant for others."""
+    curves: dict[str, dict[float, list[float | None]]] = {}
+    constant: dict[str, list[float | None]] = {}
+    for run in runs:
+        value = read_json(folder / f"{run.name}.json")["metrics"][key]
+        if (name := _swept(run)) is None:
+            constant.setdefault(run.method, []).append(value)
+        else:
+            curves.setdefault(name, {}).setdefault(float(run.args.dair_lambda), []).append(value)
+    lambdas = {value for curve in curves.values() for value in curve}
+    curves |= {method: dict.fromkeys(lambdas, values) for method, values in constant.items()}
+    series = {label: mean_series(curve) for label, curve in curves.items()}
+    return {label: curve for label, curve in series.items() if curve[0]}
+
+
+def plot_by_lambda(path: Path, title: str, label: str, series: Mapping[str, Series]) -> None:
+    """Draw curves of `sweep_series`, on a logarithmic axis unless a lambda is 0."""
+    log_x = min(min(lambdas) for lambdas, *_ in series.values()) > 0
+    plot_curves(path, title, "lambda", label, series, log_x=log_x)
+
+
+def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[str, str]) -> list[Path]:
+    """Draw each metric against lambda, and the trade-off between the first two for each swept method.
+
+    Args:
+        folder: Folder of the JSON file of each run and of the plots.
+        runs: Runs of the comparison.
+        title: Heading.
+        metrics: Key of each metric -> its label: accuracy first, then consistency, both better when larger.
+
+    Returns:
+        The files written: `lambda_<key>.png` and `<method>_front.png`, the latter with equal axes. Empty if no method
+        was swept.
+    """
+    written = []
+    by_key = {key: sweep_series(folder, runs, key) for key in metrics}
+    for key, series in by_key.items():
+        if series:
+            written.append(folder / f"lambda_{key}.png")
+            plot_by_lambda(written[-1], title, metrics[key], series)
+    (accuracy, xlabel), (consistency, ylabel), *_ = metrics.items()
+    fronts = {}
+    for name in dict.fromkeys(filter(None, map(_swept, runs))):
+        cm = dict(zip(*by_key[consistency].get(name, ([], []))[:2], strict=True))
+        means = zip(*by_key[accuracy].get(name, ([], []))[:2], strict=True)
+        points = [Point(value, (mean,), (cm[value],)) for value, mean in means if value in cm]
+        if len(points) > 1:
+            fronts[name] = points
+    everything = [point for front in fronts.values() for point in front]
+    for name, points in fronts.items():
+        written.append(folder / f"{name}_front.png")
+        plot_front(written[-1], f"{title}: {name} by lambda", xlabel, ylabel, points, limits_from=everything)
+    return written
+
+
+def _swept(run: Run) -> str | None:
+    """Return the method of a run of a sweep over lambda; None for other runs."""
+    name, _, value = run.method.partition("_lambda")
+    return name if value else None
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -205,12 +240,12 @@ def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 def _line_style(index: int) -> dict[str, Any]:
     """Return color and line style of a series, unique among the first forty."""
-    return {"color": f"C{index % COLORS}", "linestyle": LINE_STYLES[index // COLORS % len(LINE_STYLES)]}
+    return {"color": f"C{index % _COLORS}", "linestyle": _LINE_STYLES[index // _COLORS % len(_LINE_STYLES)]}
 
 
 def _add_legend(figure: Figure, axes: Axes) -> None:
-    """Add a legend beside the axes."""
+    """Add a legend next to the axes."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = math.ceil(len(labels) / LEGEND_ROWS)
+    columns = math.ceil(len(labels) / _LEGEND_ROWS)
     figure.set_figwidth(figure.get_figwidth() + 1.2 * (columns - 1))
     figure.legend(handles, labels, loc="outside right upper", ncols=columns, fontsize=8, frameon=False)

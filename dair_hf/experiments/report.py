@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dair_hf.evaluation.statistics import CM_MIN_PAIRS, is_cm
 from dair_hf.experiments.plots import save_figure
 from dair_hf.experiments.run_records import records_by_method
-from dair_hf.experiments.samples import Sample
+from dair_hf.experiments.selection import Sample
 from dair_hf.io.files import write_json, write_text
 
 
@@ -50,9 +50,7 @@ def write_comparison(
     folder: Path, title: str, records: Sequence[Mapping[str, Any]], columns: Sequence[Column], notes: Sequence[str] = ()
 ) -> str:
     """Write `comparison.md`, `comparison.json` and `comparison.png` into `folder`."""
-    columns = [
-        _named(c, records) for c in columns if not c.optional or any(c.key in record["metrics"] for record in records)
-    ]
+    columns = [c for c in columns if not c.optional or any(c.key in record["metrics"] for record in records)]
     table = comparison_table(records, columns)
     several = len(records_by_method(records)) < len(records)
     spread = ["Mean ± standard deviation over the runs."] if several else []
@@ -116,17 +114,9 @@ def _value(run: Mapping[str, Any], column: Column) -> float | None:
 
 
 def _counts(runs: Sequence[Mapping[str, Any]], column: Column) -> list[tuple[int, int]]:
-    """Return numerator and denominator of a CM in each run that has them; older records do not have all."""
+    """Return numerator and denominator of a CM in each run that has them."""
     top, bottom = column.counts or (f"{column.key}_numerator", f"{column.key}_denominator")
     return [(run[top], run[bottom]) for run in runs if is_cm(column.key) and top in run and bottom in run]
-
-
-def _named(column: Column, records: Sequence[Mapping[str, Any]]) -> Column:
-    """Return a column whose title says so if its CM is over all changed pairs, as older records have it."""
-    is_older = any("same_answer" not in record.get("outcomes", {"same_answer": None}) for record in records)
-    if not is_older or not is_cm(column.key) or "all_rows" in column.key:
-        return column
-    return column._replace(title=f"{column.title}, changed pairs")
 
 
 def _cell(runs: Sequence[Mapping[str, Any]], column: Column) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -13,22 +12,18 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from accelerate import PartialState
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.io.file_values import ContentFingerprint
 from dair_hf.io.files import read_json
-from dair_hf.io.folders import move_to_superseded
 from dair_hf.io.pair_files import PREDICTIONS_FILE
 from dair_hf.losses.objective import REGULARIZED
 
-REDO_CHANGED = "DAIR_REDO_CHANGED"
 PACKAGES = ("dair-hf", "torch", "transformers", "datasets", "accelerate", "evaluate", "peft", "numpy")
 SETTINGS_NOTE = "settings_fingerprint.txt"  # in the folder of a run
 SECRETS = ("hub_token", "push_to_hub_token")
@@ -36,58 +31,16 @@ SECRETS = ("hub_token", "push_to_hub_token")
 _WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json", "results/*.md", "*.png", "*.svg"))
 # Training settings that may differ between the runs of one comparison.
 _RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
-# Settings of earlier versions that are gone, and the value that later versions behave like.
+# Settings that were removed since runs were recorded, and the value that all runs have now.
 _REMOVED = {"training.lambda_scheduler_type": '"constant"'}
 
 
-class RunStopped(Exception):
-    """A run of a search was stopped early, because it is hopeless.
-
-    Attributes:
-        reason: Reason, in words.
-        step: Optimizer step after which it was stopped.
-        max_steps: Optimizer steps of the whole run.
-        value: Last reported metric; None if there was none.
-        seconds: Wall time of each part, in seconds.
-    """
-
-    def __init__(
-        self, reason: str, step: int, max_steps: int, value: float | None, seconds: Mapping[str, float]
-    ) -> None:
-        super().__init__(f"stopped after step {step} of {max_steps}: {reason}")
-        self.reason, self.step, self.max_steps, self.value, self.seconds = reason, step, max_steps, value, dict(seconds)
-
-
-class Watch(Protocol):
-    """Observer of a run that may stop its training.
-
-    Attributes:
-        seconds: Time that it took during training, in seconds.
-    """
-
-    seconds: float
-
-    def end_training(self) -> None:
-        """Raise `RunStopped` if the training was stopped early."""
-
-    def diverged(self, error: Exception) -> RunStopped:
-        """Return what ends a run whose loss became NaN or infinite."""
-
-
 class Run(NamedTuple):
-    """One method with one seed.
-
-    Attributes:
-        method: Name of the method in the comparison, such as "kl", or "kl_lambda10" in a sweep.
-        seed: Seed of the run.
-        args: Training arguments.
-        watch: Attaches an observer, given the trainer and the function that evaluates it; None: nothing observes.
-    """
+    """One method, such as "kl", or "kl_lambda10" in a sweep, with one seed and its training arguments."""
 
     method: str
     seed: int
     args: DAIRConfig
-    watch: Callable[[Any, Callable[[Any], Mapping[str, Any]]], Watch] | None = None
 
     @property
     def name(self) -> str:
@@ -101,12 +54,7 @@ class Run(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Outcome of one run.
-
-    Attributes:
-        metrics: Metrics by name.
-        seconds: Wall time of each part, in seconds.
-    """
+    """Metrics of one run by name, and the wall time of each part in seconds."""
 
     metrics: Mapping[str, Any]
     seconds: Mapping[str, float]
@@ -122,20 +70,10 @@ def run_record(
     data: Mapping[str, str],
     settings_fingerprint: str,
 ) -> dict[str, Any]:
-    """Return the record of a finished run: settings, metrics, versions and hardware.
+    """Return the record of a finished run: settings without tokens, metrics (NaN as null), versions and hardware.
 
-    Args:
-        name: Name of the run.
-        method: Name of its method in the comparison.
-        seed: Seed of the run.
-        config: Resolved settings. Dataclasses are written field by field, without tokens.
-        metrics: Metrics by name. NaN and infinity become null.
-        seconds: Wall time of each part, in seconds.
-        data: Fingerprint of each data set.
-        settings_fingerprint: Fingerprint by which later calls recognize the run.
-
-    Returns:
-        A dictionary that JSON can represent.
+    `config` holds dataclasses or plain values, `seconds` the wall time of each part, `data` the fingerprint of each
+    data set; later calls recognize the run by `settings_fingerprint`.
     """
     return {
         "name": name,
@@ -191,14 +129,8 @@ def git_revision() -> str | None:
     file = Path(__file__)
 
     def git(*command: str) -> str:
-        return subprocess.run(
-            ["git", "--no-optional-locks", *command],
-            cwd=file.parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
+        settings: dict[str, Any] = {"cwd": file.parent, "capture_output": True, "text": True, "timeout": 10}
+        return subprocess.run(["git", "--no-optional-locks", *command], check=True, **settings).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", file.name)
@@ -233,52 +165,29 @@ def fingerprint(*settings: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def redo_changed() -> bool:
-    """Return whether `DAIR_REDO_CHANGED` is set: finished runs with other settings are then archived and repeated."""
-    return bool(os.environ.get(REDO_CHANGED))
-
-
 def finished_records(
     folder: Path, runs: Sequence[Run], config: Mapping[str, Any], data: Mapping[str, str]
 ) -> dict[str, dict[str, Any] | None]:
-    """Map the name of each run to its record, or to None if it has not finished; see `finished_record`.
+    """Map the name of each run to its record, or to None if it has not finished; refuse records of other settings.
 
     Example:
         >>> finished_records(Path("absent"), [Run("erm", 0, DAIRConfig("out"))], {}, {})
         {'erm_seed0': None}
     """
-    return {run.name: finished_record(folder, run, config, data) for run in runs}
+    return {run.name: _finished_record(folder / f"{run.name}.json", run, config, data) for run in runs}
 
 
-def finished_record(
-    folder: Path, run: Run, config: Mapping[str, Any], data: Mapping[str, str]
-) -> dict[str, Any] | None:
-    """Return the record of a finished run, or None if the run has not finished."""
-    path = folder / f"{run.name}.json"
-    try:
-        record = read_json(path, "delete it to repeat the run")
-    except DataError:
-        if path.exists():
-            raise
-        return None  # also if another process has just moved it
-    if not isinstance(record, dict) or not {"settings_fingerprint", "metrics"} <= record.keys():
-        raise DataError(f"{path}: not the record of a run; choose another output_dir, or move the file away")
-    if record["settings_fingerprint"] == fingerprint(config, run.args, data):
-        return record
-    changes = list(changed_settings(record, run, config, data).values())
-    if "config" in record and not changes:
-        return record
-    summary = "; ".join(changes[:3]) or "of another version"
-    summary += f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
-    if not redo_changed():
-        raise DataError(
-            f"{path}: a finished run with other settings ({summary}); choose another output_dir, move this file away, "
-            f"or set {REDO_CHANGED}=1 to move it to superseded/ and repeat the run"
-        )
-    if PartialState().is_main_process:
-        archived = move_to_superseded(path, folder)
-        print(f"{path}: a finished run with other settings ({summary}); moved to {archived}", flush=True)
-    return None
+def _finished_record(path: Path, run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    record: dict[str, Any] = read_json(path, "delete it to repeat the run")
+    if record.get("settings_fingerprint") != fingerprint(config, run.args, data):
+        if changes := list(changed_settings(record, run, config, data).values()):
+            summary = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
+            raise DataError(
+                f"{path}: a finished run with other settings ({summary}); choose another output_dir, or move it away"
+            )
+    return record
 
 
 def earlier_records(
@@ -287,14 +196,13 @@ def earlier_records(
     """Return the records of the other finished runs in a folder that differ in method, lambda and seed only."""
     records, current = [], {run.name for run in runs}
     for path in sorted(folder.glob("*_seed*.json")):
-        with contextlib.suppress(DataError):  # a file of another program
-            record = read_json(path)
-            is_record = isinstance(record, dict) and {"method", "metrics", "config"} <= record.keys()
-            if is_record and path.stem not in current and record.get("name") == path.stem:
-                if changed_settings(record, runs[0], config, data).keys() <= _RUN_SPECIFIC:
-                    records.append(record)
-                else:
-                    print(f"{path}: not in the table, because its settings differ")
+        record = read_json(path)
+        if path.stem in current or record.get("name") != path.stem:  # such as a copy
+            continue
+        if changed_settings(record, runs[0], config, data).keys() <= _RUN_SPECIFIC:
+            records.append(record)
+        else:
+            print(f"{path}: not in the table, because its settings differ")
     return records
 
 
@@ -302,20 +210,13 @@ def records_by_method(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Ma
     """Group records into the rows of a table: by method, and by lambda if runs of a method differ in it.
 
     Example:
-        >>> runs = [
-        ...     {"method": "dair", "seed": seed, "config": {"training": {"method": "dair", "dair_lambda": value}}}
-        ...     for seed, value in enumerate([1.0, 1.0, "auto"])
-        ... ]
-        >>> [(name, len(of_row)) for name, of_row in records_by_method(runs).items()]
-        [('dair, lambda 1', 2), ('dair, lambda auto', 1)]
-        >>> list(records_by_method(runs[:2]))
-        ['dair']
+        >>> training = [{"method": "dair", "dair_lambda": value} for value in (1.0, 1.0, "auto")]
+        >>> list(records_by_method([{"method": "dair", "config": {"training": run}} for run in training]))
+        ['dair, lambda 1', 'dair, lambda auto']
     """
-    lambdas: dict[str, list[Any]] = {}
+    lambdas: dict[str, set[Any]] = {}
     for record in records:
-        seen = lambdas.setdefault(record["method"], [])
-        if (value := lambda_of(record)) not in seen:
-            seen.append(value)
+        lambdas.setdefault(record["method"], set()).add(lambda_of(record))
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         name, value = record["method"], lambda_of(record)
@@ -345,38 +246,24 @@ def changed_settings(
 ) -> dict[str, str]:
     """Compare the settings of a finished run with the current ones.
 
-    Fields that were added after the record was written count as their default. Paths are ignored: `output_dir`, and
-    the fields that a configuration lists in `PATH_FIELDS`, whose content has a fingerprint. A field that no longer
-    exists counts as a change, unless `_REMOVED` holds its value. A recorded fingerprint of data may also be the
-    `former` one of a `ContentFingerprint`.
+    A field that was added after the record was written counts as its default, and a field that was removed as a change
+    unless `_REMOVED` lists its value. Paths are ignored: `output_dir`, and the fields that a configuration lists in
+    `PATH_FIELDS`, whose content has a fingerprint.
     """
     now = {**config, "training": run.args}
     plain, before, paths = plain_config(now), record.get("config", {}), _path_settings(now)
     filled = {key: _with_defaults(before.get(key, {}), value, plain[key]) for key, value in now.items()}
-    recorded = record.get("data", {})
-    current = {
-        name: value.former if isinstance(value, ContentFingerprint) and value.former == recorded.get(name) else value
-        for name, value in data.items()
-    }
-    old = _flatten({**before, **filled, "fingerprint of data": recorded})
-    new = _flatten({**plain, "fingerprint of data": current})
+    old = _flatten({**before, **filled, "fingerprint of data": record.get("data", {})})
+    new = {**_REMOVED, **_flatten({**plain, "fingerprint of data": data})}
     return {
         name: f"{name} was {old.get(name, 'absent')}, is {new.get(name, 'absent')}"
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name, _REMOVED.get(name)) and name not in paths
+        if old.get(name, _REMOVED.get(name)) != new.get(name) and name not in paths
     }
 
 
 def shared_settings(run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that all runs of a comparison share on any machine: without paths, method, lambda and seed.
-
-    Args:
-        run: Any of the runs.
-        config: Settings shared by all runs.
-        data: Fingerprint of each data set.
-
-    Returns:
-        Dotted name -> value as JSON.
+    """Map dotted names to the JSON of what runs of a comparison share: no paths, method, lambda and seed.
 
     Example:
         >>> shared_settings(Run("erm", 0, DAIRConfig("out")), {}, {"train": "1f0c"})["fingerprint of data.train"]

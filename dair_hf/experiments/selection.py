@@ -1,25 +1,40 @@
-"""Selection of lambda: runs grouped by lambda, selection rules, and the accuracy-consistency Pareto front."""
+"""Means over seeds, and selection of lambda: the best accuracy, and the accuracy-consistency Pareto front."""
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-from dair_hf.errors import DataError
-from dair_hf.experiments.samples import Sample
+
+class Sample(NamedTuple):
+    """Mean of a quantity over seeds, its standard deviation with n - 1 (0 for one value), and the number of seeds."""
+
+    mean: float
+    std: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Collection[float | None]) -> Sample | None:
+        """Return the sample of some values; None if there is none, or any is undefined.
+
+        The mean over the remaining seeds would be biased.
+
+        Example:
+            >>> Sample.of([1.0, 3.0])
+            Sample(mean=2.0, std=1.4142135623730951, seeds=2)
+            >>> Sample.of([1.0, None]) is None
+            True
+        """
+        defined = [value for value in values if value is not None]
+        if not defined or len(defined) < len(values):
+            return None
+        deviation = statistics.stdev(defined) if len(defined) > 1 else 0.0
+        return cls(statistics.fmean(defined), deviation, len(defined))
 
 
 class Point(NamedTuple):
-    """Validation metrics of one lambda.
-
-    Attributes:
-        dair_lambda: The lambda.
-        accuracies: Accuracy (or an error) of each seed.
-        consistencies: CM of each seed, None if undefined; empty if CM is not measured.
-    """
+    """Validation metrics of one lambda: of each seed accuracy (or an error), and CM (None: undefined) if measured."""
 
     dair_lambda: float
     accuracies: tuple[float, ...]
@@ -37,37 +52,6 @@ class Point(NamedTuple):
         return None if sample is None else sample.mean
 
 
-def points_by_lambda(
-    records: Iterable[Mapping[str, Any]], accuracy: str, consistency: str | None = None
-) -> list[Point]:
-    """Group the records of a search by lambda."""
-    groups: dict[float, dict[int, Mapping[str, Any]]] = defaultdict(dict)
-    for record in records:
-        value, seed = record["config"]["training"]["dair_lambda"], record["seed"]
-        if seed in groups[value]:
-            raise DataError(f"{record['name']}: lambda {value:g} with seed {seed} appears twice; give each run once")
-        groups[value][seed] = record
-    if not groups:
-        raise DataError("no record of a finished run; there is nothing to choose from")
-    if len({frozenset(runs) for runs in groups.values()}) > 1:
-        listed = ", ".join(f"{value:g}: {sorted(runs)}" for value, runs in sorted(groups.items()))
-        raise DataError(f"lambdas were run with different seeds ({listed}); use the same seeds for each")
-
-    def metrics(runs: Mapping[int, Mapping[str, Any]], key: str) -> tuple[Any, ...]:
-        for record in runs.values():
-            if key not in record["metrics"]:
-                raise DataError(f"{record['name']}: no metric {key!r}; it has {', '.join(record['metrics'])}")
-        return tuple(runs[seed]["metrics"][key] for seed in sorted(runs))
-
-    points = []
-    for value, runs in sorted(groups.items()):
-        accuracies = metrics(runs, accuracy)
-        if any(number is None or not math.isfinite(number) for number in accuracies):
-            raise DataError(f"lambda {value:g}: {accuracy} is undefined in a run; remove that lambda from the grid")
-        points.append(Point(value, accuracies, metrics(runs, consistency) if consistency else ()))
-    return points
-
-
 def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Point:
     """Return the point with the best mean accuracy; ties go to the smallest lambda."""
     return min(points, key=lambda point: (-_gain(point, lower_is_better), point.dair_lambda))
@@ -76,14 +60,7 @@ def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Poi
 def pareto_front(points: Sequence[Point], lower_is_better: bool = False) -> list[Point]:
     """Return the points that no other point equals or beats in both accuracy and consistency.
 
-    Of points that are equal in both, the one with the smallest lambda is returned. Points without CM are left out.
-
-    Args:
-        points: One point per lambda.
-        lower_is_better: Whether `accuracy` is an error.
-
-    Returns:
-        The points of the front, by ascending lambda.
+    They are ordered by lambda. Of points that are equal in both, the smallest lambda counts; points without CM do not.
     """
     ranked = [
         (_gain(point, lower_is_better), point.consistency, -point.dair_lambda, point)

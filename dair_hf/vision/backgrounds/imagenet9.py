@@ -23,7 +23,7 @@ from dair_hf.data.counter_rng import uniform
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
-from dair_hf.io.file_values import ContentFingerprint, FileValueCache, content_fingerprint
+from dair_hf.io.file_values import FileValueCache, content_fingerprint
 from dair_hf.settings import Count, Range, Settings
 from dair_hf.vision.backgrounds.variant_folders import IMAGE, VariantRows, pair_variants, read_variants, select_rows
 from dair_hf.vision.backgrounds.variants import MIXED_RAND, ORIGINAL, VARIANTS
@@ -85,7 +85,7 @@ class ImageNet9Data(NamedTuple):
     tests: dict[str, Dataset]
     missing: dict[str, list[str]]
 
-    def fingerprints(self, hashes: FileValueCache) -> dict[str, ContentFingerprint]:
+    def fingerprints(self, hashes: FileValueCache) -> dict[str, str]:
         """Return "train" and each variant -> fingerprint of its rows and of the content of their images.
 
         All processes of a run must call this method.

@@ -1,0 +1,199 @@
+"""Search for the lambda of each method on validation data, then one comparison on the test set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from accelerate import PartialState
+
+from dair_hf.config import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.evaluation.statistics import is_cm
+from dair_hf.experiments.comparison import (
+    ComparisonConfig,
+    Seed,
+    compare,
+    lambda_note,
+    require_distinct,
+    runs_of,
+    with_settings,
+)
+from dair_hf.experiments.plots import mean_series, plot_curves, plot_front
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.run_records import Result, Run
+from dair_hf.experiments.selection import Point, best_accuracy, pareto_front
+from dair_hf.io.files import read_json, write_json
+from dair_hf.settings import NonNegative, Settings
+
+
+def log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
+    """Return logarithmically spaced points: lambda_i = low (high / low)^(i / (points - 1)).
+
+    They are rounded to six significant digits, so that tables, file names and YAML files show the same value.
+    """
+    return tuple(float(f"{low * (high / low) ** (index / (points - 1)):.6g}") for index in range(points))
+
+
+# Grids of the paper. It does not print the grid of MNIST. The lambdas in its table on longer training, 1.43, 8.85,
+# 16.23 and 100, are points 13, 16, 17 and 20 of this one (1.4384, 8.8587, 16.2378, 100), truncated to two decimals;
+# twenty points over [0.1, 100] contain neither 1.43 nor 8.85.
+GRIDS: Mapping[str, tuple[float, ...]] = {
+    "dialog": (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0),
+    "vqa": log_grid(0.1, 10, 8),
+    "regression": log_grid(1, 1e4, 5),
+    "mnist": log_grid(1e-3, 100, 20),
+}
+
+
+@dataclass
+class SearchConfig(Settings):
+    """Grid and seeds of a search for the lambda of each method that has one; without a grid, none.
+
+    Raises:
+        DataError: An unknown grid, two grids, a value out of range, or a duplicate entry.
+
+    Example:
+        >>> SearchConfig(search_grid="regression").lambdas
+        (1.0, 10.0, 100.0, 1000.0, 10000.0)
+    """
+
+    search_grid: Literal["dialog", "vqa", "regression", "mnist"] | None = field(
+        default=None, metadata={"help": "A grid of the paper. Cannot be combined with search_lambdas."}
+    )
+    search_lambdas: list[NonNegative] | None = field(
+        default=None, metadata={"help": "A grid of your own, each lambda >= 0, in the unit set by `normalization`."}
+    )
+    search_seeds: list[Seed] = field(
+        default_factory=lambda: [0],
+        metadata={"help": "Seeds of the search; the metrics of each lambda are averaged over them."},
+    )
+
+    def check(self) -> None:
+        """Refuse two grids, and duplicates."""
+        if self.search_grid is not None and self.search_lambdas is not None:
+            raise DataError("search_grid and search_lambdas: expected one of them, got both")
+        require_distinct("search_seeds", self.search_seeds)
+        if self.lambdas:
+            require_distinct("search_lambdas", [f"{value:g}" for value in self.lambdas])  # as in file names
+
+    def check_with(self, others: Sequence[Any], given: Collection[str], options: Collection[str] = ()) -> None:
+        """Refuse lambdas that the grid would replace; `dair_lambda` of a file is the default of runs without a grid."""
+        unused = {"dair_lambda", "lambda_sweep"}.intersection(options) | {"lambdas"}.intersection(given)
+        if self.lambdas and unused:
+            raise DataError(f"{sorted(unused)[0]} has no effect, because the grid of the search chooses lambda")
+
+    @property
+    def lambdas(self) -> tuple[float, ...]:
+        """The grid in ascending order; empty if none is set."""
+        return GRIDS[self.search_grid] if self.search_grid is not None else tuple(sorted(self.search_lambdas or ()))
+
+
+def search_or_compare(
+    search: SearchConfig,
+    comparison: ComparisonConfig,
+    args: DAIRConfig,
+    execute: Callable[[Run, str], Result],
+    title: str,
+    columns: Sequence[Column],
+    settings: Mapping[str, Any],
+    data: Mapping[str, str],
+    notes: Sequence[str] = (),
+    *,
+    metrics: Sequence[str],
+    lower_is_better: bool = False,
+) -> str:
+    """Compare methods on the test split; with a grid, first choose the lambda of each method that has one.
+
+    The choice is made on the validation split. Every lambda runs with every search seed, each run with a JSON in
+    `search/METHOD`; an interrupted search resumes from these. The comparison that follows is written to `final/`. The
+    test set cannot influence the choice: a second choice is not evaluated in the same folder.
+
+    Args:
+        search: Grid and seeds.
+        comparison: Methods and seeds of the comparison. The grid takes the place of its `lambda_sweep`.
+        args: Arguments shared by all runs; everything is written to `output_dir`.
+        execute: `(run, split)` trains a run and evaluates it on that split, "validation" or "test".
+        title: Heading of tables and plots.
+        columns: Columns of the comparison.
+        settings: Settings shared by all runs.
+        data: Fingerprint of each data set.
+        notes: Lines below the comparison, before one that states the lambdas.
+        metrics: Key of the metric that chooses lambda, followed by that of CM if CM is measured.
+        lower_is_better: Whether the first of them is an error.
+
+    Returns:
+        The table of the comparison, as `compare`; "" after a search.
+
+    Raises:
+        DataError: As `compare`; a grid is given although no method has a lambda, or CM would choose; the choosing
+            metric is undefined in a run; or the test set was already evaluated with another choice.
+    """
+    folder = Path(args.output_dir)
+    if not search.lambdas:
+        lines = [*notes, f"Methods with a regularizer: {lambda_note(comparison, args)}."]
+        runs = list(runs_of(comparison, args))
+        return compare(runs, lambda run: execute(run, "test"), folder, title, columns, settings, data, lines)
+    if is_cm(metrics[0]) or not comparison.regularized:  # a model that answers all inputs alike would have the best CM
+        raise DataError(
+            f"metrics={metrics}, methods={comparison.methods}: expected another metric than CM to choose lambda, such "
+            "as both_correct, and a method that has a lambda, such as dair"
+        )
+    lambdas = {}
+    for method in comparison.regularized:
+        grid = ComparisonConfig([method], seeds=search.search_seeds, lambda_sweep=list(search.lambdas))
+        runs = list(runs_of(grid, with_settings(args, output_dir=str(folder / "search" / method))))
+        name, shown = f"{title}, {method}", [Column(key, key) for key in metrics]
+        compare(runs, lambda run: execute(run, "validation"), folder / "search" / method, name, shown, settings, data)
+        PartialState().wait_for_everyone()  # for the last record
+        points = _points(folder / "search" / method, runs, metrics)
+        lambdas[method] = best_accuracy(points, lower_is_better).dair_lambda
+        if PartialState().is_main_process:
+            _write_choice(folder / "search" / method, name, points, lambdas[method], metrics, lower_is_better)
+            print(f"\nChosen by {metrics[0]}: lambda {lambdas[method]:g} for {method}")
+    final = folder / "final"
+    for method, chosen in lambdas.items():
+        for path in sorted(final.glob(f"{method}_seed*.json")):
+            if (earlier := read_json(path)["config"]["training"]["dair_lambda"]) != chosen:
+                raise DataError(
+                    f"{path}: the test set was already evaluated with lambda {earlier:g}, and now lambda {chosen:g} is "
+                    "chosen; use another output_dir, and report both"
+                )
+    chosen_config = ComparisonConfig(comparison.methods, dict(lambdas), comparison.seeds)
+    runs = list(runs_of(chosen_config, with_settings(args, output_dir=str(final))))
+    listed = ", ".join(f"{chosen:g} for {method}" for method, chosen in lambdas.items())
+    lines = [*notes, f"Chosen on validation data by {metrics[0]}: lambda {listed} ({args.lambda_unit})."]
+    compare(runs, lambda run: execute(run, "test"), final, f"{title}: test set", columns, settings, data, lines)
+    return ""
+
+
+def _points(folder: Path, runs: Sequence[Run], metrics: Sequence[str]) -> list[Point]:
+    """Return the validation metrics of each lambda, in ascending order."""
+    values: dict[float, list[list[Any]]] = {}
+    for run in runs:
+        found = read_json(folder / f"{run.name}.json")["metrics"]
+        if found[metrics[0]] is None or not math.isfinite(found[metrics[0]]):
+            raise DataError(f"{run.name}: {metrics[0]} is undefined; remove this lambda from the grid")
+        values.setdefault(float(run.args.dair_lambda), []).append([found[key] for key in metrics])
+    return [Point(value, *zip(*seeds, strict=True)) for value, seeds in values.items()]
+
+
+def _write_choice(
+    folder: Path, title: str, points: Sequence[Point], chosen: float, metrics: Sequence[str], lower_is_better: bool
+) -> None:
+    """Write `choice.json`, `sweep.png` and, if CM is defined, `front.png`."""
+    front = pareto_front(points, lower_is_better)
+    listed = [{**p._asdict(), "accuracy": p.accuracy, "consistency": p.consistency} for p in points]
+    choice = {"dair_lambda": chosen, "front": [point.dair_lambda for point in front], "points": listed}
+    write_json(folder / "choice.json", choice)
+    series = {
+        key: mean_series({point.dair_lambda: point[index] for point in points})  # type: ignore[misc]
+        for index, key in enumerate(metrics, 1)
+    }
+    drawn = {label: curve for label, curve in series.items() if curve[0]}
+    plot_curves(folder / "sweep.png", title, "lambda", "validation metric", drawn, points[0].dair_lambda > 0)
+    if front:
+        plot_front(folder / "front.png", title, metrics[0], metrics[1], points, chosen, lower_is_better)

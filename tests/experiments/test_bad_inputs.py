@@ -1,0 +1,135 @@
+"""Bad settings of experiments: each is refused, and the message names the field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import ComparisonConfig
+from dair_hf.experiments.search import SearchConfig
+from tests.experiments.test_arguments import TYPES, write_settings
+
+NAN = float("nan")
+BAD_SETTINGS: list[tuple[Any, dict[str, Any]]] = [
+    (ComparisonConfig, {"methods": ["erm", "mixup"]}),
+    (ComparisonConfig, {"methods": []}),
+    (ComparisonConfig, {"methods": "dair"}),
+    (ComparisonConfig, {"methods": ["da", "da"]}),
+    (ComparisonConfig, {"lambdas": {"q": 1.0}}),
+    (ComparisonConfig, {"lambdas": {"kl": "much"}}),
+    (ComparisonConfig, {"lambdas": {"kl": None}}),
+    (ComparisonConfig, {"lambdas": {"kl": True}}),
+    (ComparisonConfig, {"lambdas": {"erm": 3.0, "kl": 1.0}}),
+    (ComparisonConfig, {"lambdas": {"kl": 1.0}, "lambda_sweep": [1.0]}),
+    (ComparisonConfig, {"seeds": []}),
+    (ComparisonConfig, {"seeds": [1, 1]}),
+    (ComparisonConfig, {"seeds": [0, -1]}),
+    (ComparisonConfig, {"lambda_sweep": [1.0, 1.0]}),
+    (ComparisonConfig, {"lambda_sweep": [1.0, -1.0]}),
+    (ComparisonConfig, {"lambda_sweep": [1.0, NAN]}),
+    (SearchConfig, {"search_grid": "cifar"}),
+    (SearchConfig, {"search_grid": "vqa", "search_lambdas": [1.0]}),
+    (SearchConfig, {"search_lambdas": [1.0, 1.00000001]}),  # one file name
+    (SearchConfig, {"search_lambdas": [1.0, -1.0]}),
+    (SearchConfig, {"search_lambdas": ["auto", 1]}),
+    (SearchConfig, {"search_lambdas": 5}),
+    (SearchConfig, {"search_seeds": []}),
+    (SearchConfig, {"search_seeds": [3, 3]}),
+    (SearchConfig, {"search_seeds": [1.5]}),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), BAD_SETTINGS)
+def test_bad_settings_are_refused(kind: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=next(iter(settings))):
+        kind(**settings)
+
+
+BAD_FILES: list[tuple[str, str]] = [
+    ("step: 3\n", "'step'"),
+    ("1: 3\n", "field 1"),
+    ("steps: 1\nsteps: 2\n", "line 2, column 1"),
+    ("steps: [1\n", "line 2, column 1"),
+    ("place: !!python/object:os.system x\n", "line 1, column 8"),
+    ("a\n", "str"),
+    ("", "NoneType"),
+    ("steps: many\n", "steps"),
+    ("steps: 1.5\n", "steps"),
+    ("rate: fast\n", "rate"),
+    ("flag: perhaps\n", "flag"),
+    ("kind: z\n", "kind"),
+    ("weights: 3\n", "weights"),
+    ("weights: [1]\n", "weights"),
+    # Values that would otherwise be read as text.
+    ("place: [a, b]\n", "place"),
+    ("steps: [1]\n", "steps"),
+    ("steps:\n", "steps"),
+    ("place: {a: 1}\n", "place"),
+    ("names: {a: 1}\n", "names"),
+    ("names: [a, null]\n", "names"),
+    ("names: [[a]]\n", "names"),
+    ("place: no\n", "place"),
+    ("names: [a, no]\n", "names"),
+    ("kind: on\n", "kind"),
+    ("weights: {bad: 1}\n", "weights: bad is refused"),
+]
+
+
+@pytest.mark.parametrize(("text", "named"), BAD_FILES, ids=[repr(text)[:24] for text, _ in BAD_FILES])
+def test_bad_files_are_refused(tmp_path: Path, text: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match=named) as refused:
+        parse_arguments(TYPES, ["--config", write_settings(tmp_path, text)])
+    assert ("settings.yaml" in str(refused.value)) == ("bad" not in text)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--config", "--config"),
+        ("--config nowhere.yaml", "nowhere.yaml"),
+        ("--stepz 3", "--stepz; did you mean 'steps'"),
+        ("--step 3", "--step; did you mean 'steps'"),  # not an abbreviation
+        ("-steps 3", "-steps; did you mean 'steps'"),
+        ("stray", "stray"),
+        ("demo.yaml --steps 4", "demo.yaml"),
+        ("--steps 3 4", "option 4"),
+        ("--steps null", "--steps"),
+        ("--steps", "--steps"),
+        ("--names=a b", "option b"),
+        ("--weights {kl:1", "--weights"),
+        ("--weights [1]", "--weights"),
+    ],
+)
+def test_bad_command_lines_are_refused(options: str, named: str) -> None:
+    with pytest.raises(DataError, match=named):
+        parse_arguments(TYPES, options.split())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--dair_lambda -1",
+        "--dair_lambda nan",
+        "--learning_rate -1",
+        "--seed -1",
+        "--weight_decay -1",
+        "--method ermm",
+        "--save_strategy sometimes",
+        "--lambdas {dari: 3}",
+        "--methods erm dair --lambdas {kl: 3}",
+    ],
+)
+def test_bad_training_arguments_are_refused(options: str) -> None:
+    name = options.split()[-2 if "{" not in options else -3].removeprefix("--")
+    argv = options.replace(": ", ":\x00").split(" ")
+    with pytest.raises(ValueError, match=name):
+        parse_arguments(
+            [ComparisonConfig, DAIRConfig],
+            ["--output_dir", "out", "--use_cpu", "true", *(text.replace("\x00", " ") for text in argv)],
+        )

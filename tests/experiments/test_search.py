@@ -1,0 +1,218 @@
+"""Search for lambda: grids, resumption, the choice on validation rows, and the single evaluation on the test set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dair_hf import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import ComparisonConfig, Result, Run
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.search import GRIDS, SearchConfig, log_grid, search_or_compare
+from dair_hf.io.files import read_json
+from tests.fixtures import tiny
+
+# Validation and test metrics by lambda and seed: lambda 1 is best on validation, lambda 10 on test.
+VALIDATION = {(0.1, 0): 0.60, (0.1, 1): 0.62, (1.0, 0): 0.90, (1.0, 1): 0.70, (10.0, 0): 0.78, (10.0, 1): 0.79}
+CONSISTENCY = {0.1: 0.5, 1.0: 0.6, 10.0: 0.9}
+TEST = {0.1: 0.1, 1.0: 0.4, 10.0: 0.9}
+GRID = [0.1, 1.0, 10.0]
+TRIALS = [f"dair_lambda{value}_seed{seed}" for seed in (0, 1) for value in ("0.1", "1", "10")]
+
+
+class Bench:
+    """Replacement for training that records each call and can be interrupted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ran: dict[str, list[str]] = {"validation": [], "test": []}
+        self.interrupt_at: int | None = None
+
+    def execute(self, run: Run, split: str) -> Result:
+        if len(self.ran["validation"]) == self.interrupt_at:
+            self.interrupt_at = None
+            raise KeyboardInterrupt
+        self.ran[split].append(run.name)
+        value = float(run.args.dair_lambda)
+        accuracy = VALIDATION[value, run.seed] if split == "validation" else TEST[value]
+        return Result({"acc": accuracy, "cm": CONSISTENCY[value]}, {"training": 1.0})
+
+    def search(
+        self,
+        grid: list[float] | None = GRID,
+        methods: tuple[str, ...] = ("dair",),
+        seeds: tuple[int, ...] = (0,),
+        metrics: tuple[str, ...] = ("acc", "cm"),
+        shared: str = "s",
+        **options: Any,
+    ) -> str:
+        return search_or_compare(
+            SearchConfig(search_lambdas=grid, search_seeds=[0, 1]),
+            ComparisonConfig(list(methods), seeds=list(seeds)),
+            tiny.config(self.folder, normalization="pair", dair_lambda=10.0),
+            self.execute,
+            "title",
+            [Column("acc", "ACC")],
+            {"shared": shared},
+            {"rows": "r"},
+            ["A note."],
+            metrics=metrics,
+            **options,
+        )
+
+
+@pytest.mark.parametrize(("low", "high", "points"), [(0.1, 10, 8), (1, 1e4, 5), (1e-3, 100, 20), (2, 3, 2)])
+def test_log_grid_is_that_of_numpy(low: float, high: float, points: int) -> None:
+    grid = log_grid(low, high, points)
+    np.testing.assert_allclose(grid, np.logspace(np.log10(low), np.log10(high), points), rtol=6e-6)
+    assert (grid[0], grid[-1], len(grid)) == (low, high, points)
+    assert all(float(f"{value:g}") == value for value in grid)
+
+
+def test_grids_of_the_paper() -> None:
+    assert GRIDS["dialog"] == (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
+    assert GRIDS["regression"] == (1, 10, 100, 1000, 10000)
+    # Printed in the paper's trade-off for VQA, rounded.
+    assert {0.72, 2.68, 5.18, 10} <= {round(value, 2) for value in GRIDS["vqa"]}
+    # Printed in its table on longer training, truncated to two decimals.
+    assert {1.43, 8.85, 16.23, 100} <= {int(value * 100) / 100 for value in GRIDS["mnist"]}
+    # A grid that starts at 0.1 does not contain them.
+    assert {1.43, 8.85} & {int(value * 100) / 100 for value in log_grid(0.1, 100, 20)} == set()
+    assert all(list(grid) == sorted(grid) for grid in GRIDS.values())
+    for name, grid in GRIDS.items():
+        assert SearchConfig(search_grid=name).lambdas == grid  # type: ignore[arg-type]
+    assert SearchConfig().lambdas == ()
+    assert SearchConfig(search_lambdas=[3.0, 0.0, 1.0]).lambdas == (0.0, 1.0, 3.0)
+
+
+def test_every_trial_is_a_run_with_a_record(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert bench.search(methods=("erm", "dair")) == ""
+    assert bench.ran == {"validation": TRIALS, "test": ["erm_seed0", "dair_seed0"]}
+    folder = tmp_path / "search" / "dair"
+    assert {path.stem for path in folder.glob("dair_*.json")} == set(TRIALS)
+    record = read_json(folder / "dair_lambda10_seed1.json")
+    assert (record["method"], record["seed"], record["metrics"]) == ("dair_lambda10", 1, {"acc": 0.79, "cm": 0.9})
+    assert (record["config"]["training"]["dair_lambda"], record["config"]["training"]["seed"]) == (10.0, 1)
+    table = (folder / "comparison.md").read_text().splitlines()
+    assert [line.split("|")[1:3] for line in table if line.startswith("| dair")] == [
+        [" dair_lambda0.1 ", " 2 "], [" dair_lambda1 ", " 2 "], [" dair_lambda10 ", " 2 "],
+    ]  # fmt: skip
+    choice = read_json(folder / "choice.json")
+    # Means 0.61, 0.80 and 0.785.
+    assert (choice["dair_lambda"], choice["front"]) == (1.0, [1.0, 10.0])
+    assert [point["dair_lambda"] for point in choice["points"]] == GRID
+    assert choice["points"][1]["accuracies"] == [0.9, 0.7] and choice["points"][1]["consistency"] == 0.6
+    assert (folder / "sweep.png").exists() and (folder / "front.png").exists()
+    final = (tmp_path / "final" / "comparison.md").read_text()
+    assert final.startswith("# title: test set\n")
+    assert "A note.\nChosen on validation data by acc: lambda 1 for dair (per pair" in final
+    tested = read_json(tmp_path / "final" / "dair_seed0.json")
+    assert (tested["config"]["training"]["dair_lambda"], tested["metrics"]["acc"]) == (1.0, 0.4)
+    assert not (tmp_path / "comparison.md").exists()
+
+
+@pytest.mark.parametrize("interrupt_at", [0, 3, 5])
+def test_interrupted_search_resumes(tmp_path: Path, interrupt_at: int) -> None:
+    whole, killed = Bench(tmp_path / "whole"), Bench(tmp_path / "killed")
+    whole.search()
+    killed.interrupt_at = interrupt_at
+    with pytest.raises(KeyboardInterrupt):
+        killed.search()
+    assert not (tmp_path / "killed" / "final").exists()
+    killed.search()
+    killed.search()
+    assert killed.ran == whole.ran
+    for name in ("choice.json", "comparison.md", "sweep.png", "front.png"):
+        assert (tmp_path / "killed/search/dair" / name).read_bytes() == (
+            tmp_path / "whole/search/dair" / name
+        ).read_bytes()
+
+
+def test_wider_grids_keep_their_runs_and_other_settings_are_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.search([1.0, 10.0])
+    bench.search(seeds=(0, 7))
+    assert bench.ran["validation"][-2:] == ["dair_lambda0.1_seed0", "dair_lambda0.1_seed1"]
+    assert bench.ran["test"] == ["dair_seed0", "dair_seed7"]  # more seeds of the same choice
+    with pytest.raises(DataError, match="shared"):
+        bench.search(shared="other")
+    assert len(bench.ran["validation"]) == 6
+
+
+@pytest.mark.parametrize("seed", [5, 9])
+def test_second_choice_is_not_evaluated_on_the_test_set(tmp_path: Path, seed: int) -> None:
+    bench = Bench(tmp_path)
+    bench.search(seeds=(5,))
+    with pytest.raises(DataError, match=r"dair_seed5\.json: .* lambda 1, and now lambda 0\.1"):
+        bench.search(seeds=(seed,), lower_is_better=True)
+    assert bench.ran["test"] == ["dair_seed5"]
+
+
+def test_undefined_cm_is_not_on_the_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CONSISTENCY, 10.0, float("nan"))
+    Bench(tmp_path).search()
+    choice = read_json(tmp_path / "search" / "dair" / "choice.json")
+    assert (choice["front"], choice["points"][2]["consistency"]) == ([1.0], None)
+
+
+def test_undefined_accuracy_cannot_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VALIDATION, (10.0, 1), float("nan"))
+    with pytest.raises(DataError, match="dair_lambda10_seed1: acc"):
+        Bench(tmp_path).search()
+
+
+def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
+    Bench(tmp_path).search(metrics=("acc",), lower_is_better=True)
+    assert read_json(tmp_path / "search" / "dair" / "choice.json")["dair_lambda"] == 0.1
+    assert not (tmp_path / "search" / "dair" / "front.png").exists()
+
+
+def test_methods_are_compared_if_there_is_no_grid_to_search(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    table = bench.search(None, ("erm", "dair"), (0, 1))
+    assert bench.ran == {"validation": [], "test": ["erm_seed0", "dair_seed0", "erm_seed1", "dair_seed1"]}
+    written = (tmp_path / "comparison.md").read_text()
+    assert "| method | runs | ACC |" in table and table in written and "A note." in written
+    assert read_json(tmp_path / "dair_seed1.json")["metrics"]["acc"] == 0.9
+    assert not (tmp_path / "search").exists()
+
+
+def test_every_method_with_a_lambda_is_searched(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.search(methods=("erm", "kl", "dair"))
+    assert bench.ran["validation"] == [name.replace("dair", "kl") for name in TRIALS] + TRIALS
+    assert bench.ran["test"] == ["erm_seed0", "kl_seed0", "dair_seed0"]
+    assert "lambda 1 for kl, 1 for dair (per pair" in (tmp_path / "final" / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "given", [{"metrics": ("cm",)}, {"metrics": ("reverse_cm",)}, {"methods": ("erm", "da")}, {"methods": ("irm",)}]
+)
+def test_searches_without_a_choice_are_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+    """A model that answers all inputs alike has a CM of 1; ERM and DA-ERM have no lambda."""
+    with pytest.raises(DataError, match="metrics=.*, methods="):
+        Bench(tmp_path).search(**given)
+    assert not (tmp_path / "search").exists()
+
+
+@pytest.mark.parametrize("grid", [["--search_lambdas", "1", "2"], ["--search_grid", "vqa"], "search_lambdas: [1, 2]"])
+@pytest.mark.parametrize("option", ["dair_lambda", "lambda_sweep"])
+def test_lambda_of_the_command_line_next_to_a_grid_is_refused(tmp_path: Path, grid: Any, option: str) -> None:
+    path, types = tmp_path / "settings.yaml", [SearchConfig, ComparisonConfig, DAIRConfig]
+    in_file = isinstance(grid, str)
+    path.write_text(f"dair_lambda: 3\n{grid if in_file else ''}\n")
+    given = ["--config", str(path), "--output_dir", "out", "--use_cpu", "true", *([] if in_file else grid)]
+    search, _, args = parse_arguments(types, given)
+    assert search.lambdas and args.dair_lambda == 3.0  # of the file, for runs without a grid
+    with pytest.raises(DataError, match=f"^{option} "):
+        parse_arguments(types, [*given, f"--{option}", "3"])
+    if in_file:  # the command line may take back the list of the file
+        assert not parse_arguments(types, [*given, f"--{option}", "3", "--search_lambdas", "null"])[0].lambdas
+    with pytest.raises(DataError, match="^lambdas "):
+        parse_arguments(types, [*given, "--lambdas", "{dair: 1}", "--methods", "dair"])
