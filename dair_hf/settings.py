@@ -55,7 +55,8 @@ class Settings:
 
 def check_fields(settings: Any) -> None:
     """Raise an error if a field of a dataclass holds a value that its type does not accept."""
-    for name, hint in _hints(type(settings)).items():
+    owner: Any = type(settings)
+    for name, hint in _hints(owner).items():
         value = getattr(settings, name)
         if not accepts(hint, value):
             raise DataError(f"{name}={reprlib.repr(value)}: expected {_described(hint)}")
