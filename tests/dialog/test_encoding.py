@@ -133,7 +133,7 @@ def test_alternatives_are_written_as_the_preset_demands(preset: str, target: str
     states = [state(name=["a inn", "oak house"])]
     (encoded,) = DialogEncoder(tokenizer(), preset=preset)(batch([TALK], states))["labels"]
     assert encoded == ids(f"hotel-name = {target} </s>")
-    with pytest.raises(DataError, match="preset: unknown name 'best'"):
+    with pytest.raises(DataError, match="^preset: "):
         DialogEncoder(tokenizer(), preset="best")
 
 

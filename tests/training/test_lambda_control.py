@@ -201,6 +201,49 @@ def test_token_units_are_those_of_the_step(tmp_path: Path) -> None:
     assert found[1] == pytest.approx(3.0 * 2 / 10)
 
 
+def test_lambda_max_is_per_pair_in_both_units(tmp_path: Path) -> None:
+    # lambda_pair = lambda_token * tokens / (2 pairs), with 10 tokens and 1 pair.
+    found = controlled(tmp_path, [(1e-9, 4.0)], lambda_max=50.0, normalization="token")
+    assert found[1] == pytest.approx(50.0 * 2 / 10)
+
+
+def test_ranks_add_their_sums(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path, dair_lambda="auto", lambda_warmup_steps=0)
+    one, other, whole = (LambdaControl(args, Accelerator(cpu=True)) for _ in range(3))
+    parts = [
+        (torch.tensor([[8.0, 4.0]], dtype=torch.float64), terms([1.0], [2.0])),
+        (torch.tensor([[1.0, 9.0]], dtype=torch.float64), terms([3.0], [3.0])),
+    ]
+    for control, seen in ((one, parts[:1]), (other, parts[1:]), (whole, parts)):
+        for part in seen:
+            control.add(*part)
+    sums = other._sums
+    one.accelerator = SimpleNamespace(  # type: ignore[assignment]
+        device="cpu", reduce=lambda own, how: {"sum": own + sums}[how]
+    )
+    for control in (one, other, whole):
+        control.on_step_end(args, SimpleNamespace(global_step=1), None)
+    of_rank, alone, expected = (float(c.at_step(1, Counts(*torch.tensor([2, 2, 20])))) for c in (one, other, whole))
+    assert of_rank == pytest.approx(expected) == pytest.approx(2 * math.sqrt(13 / 9)) and alone > expected
+
+
+def test_a_lowered_target_is_told_once_in_every_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    args = tiny.config(tmp_path, dair_lambda="auto", lambda_warmup_steps=0)
+    control = LambdaControl(args, Accelerator(cpu=True))
+    for _run in range(2):
+        control.reset()
+        caplog.clear()
+        targets = []
+        for step in range(4):
+            control.at_step(step, Counts(*torch.tensor([1, 1, 10])))
+            targets.append(float(control._latest_target))
+            control.add(torch.ones(1, 2, dtype=torch.float64), terms([1.1], [1.1]))
+            control.on_step_end(args, SimpleNamespace(global_step=step + 1), None)
+            control.logs()
+        assert targets == pytest.approx([2 * 0.98**step for step in range(4)])
+        assert len([record for record in caplog.records if "lambda_control" in record.name]) == 1
+
+
 @pytest.mark.parametrize("settings", [{}, {"normalization": "token"}, {"regularizer": "kl"}, {"regularizer": "js"}])
 def test_lambda_of_every_step_follows_from_the_logged_terms(tmp_path: Path, settings: dict[str, Any]) -> None:
     made = tiny.trainer(

@@ -60,6 +60,20 @@ def test_without_the_end_token_of_the_template_answers_do_not_end() -> None:
     assert sum(made.is_target) == len(" 4, \u00e9 5".encode()) + 2 * 2
 
 
+def test_every_turn_needs_an_end_token() -> None:
+    """A template that ends all turns but the last message."""
+    text = "{% generation %}{{ m['content'] + END }}{% endgeneration %}"
+    template = chats.MARKED.replace(
+        text.replace("END", "'<|im_end|>'"), text.replace("END", "('' if loop.last else '<|im_end|>')")
+    )
+    assert template != chats.MARKED
+    tokenizer = chats.tokenizer(template, end="<|im_end|>")
+    has_ends = {
+        len(chat): encode_chat(tokenizer, chat, ends_of(tokenizer), "row 'a'").has_ends for chat in (CHAT, CHAT[:3])
+    }
+    assert has_ends == {4: False, 3: True}
+
+
 def test_thinking_that_is_dropped_later_is_refused_and_that_of_the_last_turn_is_learned() -> None:
     tokenizer = chats.tokenizer(chats.THINKING)
     with pytest.raises(DataError) as refused:

@@ -1,0 +1,51 @@
+"""Texts of all views as columns of a model: what is kept up to a limit, and what is noted of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dair_hf.data.texts.encoder import CUT_INPUT, NOTES, ModelNeeds, TextEncoder
+from dair_hf.data.texts.forms import CHATS, form_of
+from dair_hf.errors import DataError
+from tests.fixtures import chats, tiny
+
+CHAT = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "bc"}]
+
+
+def encoded_chat(limit: int | None, side: str = "right") -> dict[str, Any]:
+    tokenizer = chats.tokenizer()
+    tokenizer.truncation_side = side
+    needs = ModelNeeds("causal", "LlamaForCausalLM", limit, ends=frozenset({tokenizer.eos_token_id}))
+    return TextEncoder(CHATS, tokenizer, needs, ["messages"])({"messages": CHAT})
+
+
+@pytest.mark.parametrize(("prompt", "kept"), [("w4 w5 w6", [5, 6]), ("w5 w6", [5, 6]), ("w6", [6])])
+def test_prompts_leave_room_for_an_answer(prompt: str, kept: list[int]) -> None:
+    form = form_of(["prompt"], True, "LlamaForCausalLM", prompts=True)
+    needs = ModelNeeds("causal", "LlamaForCausalLM", limit=3)
+    found = TextEncoder(form, tiny.tokenizer(), needs, ["prompt"], prompts=True)({"prompt": prompt})
+    note = CUT_INPUT if len(prompt.split()) > len(kept) else 0
+    assert found == {"input_ids": kept, "attention_mask": [1] * len(kept), NOTES: note}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_chat_as_long_as_the_limit_is_whole(side: str) -> None:
+    whole = encoded_chat(None)
+    length = len(whole["input_ids"])
+    assert whole[NOTES] == 0
+    assert encoded_chat(length, side) == encoded_chat(length + 1, side) == whole
+    cut = encoded_chat(length - 1, side)
+    assert cut[NOTES] == CUT_INPUT and len(cut["input_ids"]) == length - 1
+
+
+def test_the_first_token_of_a_chat_is_not_learned() -> None:
+    """It follows nothing, so a chat that keeps one target needs a token before it."""
+    labels = encoded_chat(None)["labels"]
+    last = max(place for place, label in enumerate(labels) if label != -100)
+    enough = len(labels) - last + 1
+    found = encoded_chat(enough, "left")["labels"]
+    assert found == labels[-enough:] and sum(label != -100 for label in found[1:]) == 1
+    with pytest.raises(DataError, match="hold none of the assistant"):
+        encoded_chat(enough - 1, "left")
