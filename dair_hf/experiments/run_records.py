@@ -254,7 +254,7 @@ def finished_record(
     """Return the record of a finished run, or None if the run has not finished."""
     path = folder / f"{run.name}.json"
     try:
-        record = read_json(path, "delete it to repeat the run")
+        record = read_json(path)
     except DataError:
         if path.exists():
             raise

@@ -232,13 +232,13 @@ def test_a_difference_without_variance_is_explained(
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda lines: [*lines[:-1], lines[-1][:20]], r"p.jsonl:4: "),
+        (lambda lines: [*lines[:-1], lines[-1][:20]], r"p.jsonl: line 4: "),
         (lambda lines: [*lines, lines[-1]], "occurs twice"),
         (lambda lines: lines[1:], "has no original"),
         (lambda lines: [lines[0].replace(', "cluster": "x"', ""), *lines[1:2]], "some rows have a cluster"),
-        (lambda lines: [*lines, "[]"], "p.jsonl:5: is no prediction"),
-        (lambda lines: [lines[0].replace("true", "0.3"), *lines[1:]], "p.jsonl:1: is no prediction"),
-        (lambda lines: [lines[0].replace("true", '"false"'), *lines[1:]], "p.jsonl:1: is no prediction"),
+        (lambda lines: [*lines, "[]"], "p.jsonl: line 5"),
+        (lambda lines: [lines[0].replace("true", "0.3"), *lines[1:]], "p.jsonl: row 1"),
+        (lambda lines: [lines[0].replace("true", '"false"'), *lines[1:]], "p.jsonl: row 1"),
         (lambda lines: [*lines, lines[-1].replace("augmented", "other")], "unknown variant, 'other'"),
     ],
 )

@@ -220,7 +220,7 @@ def test_json_output_replaces_no_other_file(write: Write, tmp_path: Path, capsys
     arguments = ["--predictions", row, "--references", row, "--json"]
     for target, extra, message in (
         (folder, [], "precious: is a folder; name a file"),
-        (bound, ["--overwrite"], "socket: is not a regular file; name one"),
+        (bound, ["--overwrite"], "socket: is not a regular file"),
         (row, ["--overwrite"], f"p: is also read ({row}); name another file to write"),
         (linked, ["--overwrite"], f"link: is also read ({row}); name another file to write"),
         (settings, [], "settings.json: was not written by this command; name another file, or move this one away"),
@@ -244,8 +244,8 @@ def test_missing_and_binary_files_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert joint_goal_main(["--predictions", str(absent), "--references", str(absent)]) == 2
     assert joint_goal_main(["--predictions", str(binary), "--references", str(binary)]) == 2
     printed = capsys.readouterr().err
-    assert f"{absent}: no such file" in printed
-    assert f"{binary}: line 1: not UTF-8 text (byte 0xff); save the file as UTF-8" in printed
+    assert f"{absent}: cannot be read" in printed
+    assert f"{binary}: line 1: not UTF-8 text (byte 0xff)" in printed
 
 
 def views(name: str, original: Any, augmented: Any = None) -> list[dict[str, Any]]:

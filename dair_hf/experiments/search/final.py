@@ -58,7 +58,7 @@ def evaluate_choices(
     for method, chosen in lambdas.items():
         of_method = next(run for run in runs if run.method == method)
         for path in sorted(folder.glob(f"{method}_seed*.json")):
-            record = read_json(path, "delete it to repeat the run")
+            record = read_json(path)
             earlier = record["config"]["training"]["dair_lambda"]
             changed = changed_settings(record, by_file.get(path.name, of_method), first.settings, data)
             changes = changed.keys() - {"training.dair_lambda", "training.seed"}

@@ -252,7 +252,7 @@ class LambdaSearch:
         found = {}
         for run in self.trials:
             path = self.folder / "stopped" / f"{run.name}.json"
-            record = read_json(path, "delete it to repeat the run") if path.exists() else {}
+            record = read_json(path) if path.exists() else {}
             if record.get("stopped_early", {}).get("study") == self._study_fingerprint:
                 found[float(run.args.dair_lambda)] = record
         return found
