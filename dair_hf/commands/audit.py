@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,7 +71,7 @@ def audit_file(
             "inputs": list(data.inputs),
             "labels": list(data.labels),
             "counts": counts,
-            "findings": [finding._asdict() for finding in findings],
+            "findings": [asdict(finding) for finding in findings],
         }
         typer.echo(printable(json.dumps(result, ensure_ascii=False)))
     else:

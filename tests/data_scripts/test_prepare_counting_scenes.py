@@ -129,7 +129,7 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
         with pytest.raises(DataError, match=re.escape(said)) as refused:
             load_vqa(config, settings, tmp_path / "unused")
         assert "\n" not in str(refused.value)
-    with pytest.raises(DataError, match="no folder that a command in data_scripts/ wrote"):
+    with pytest.raises(DataError, match="prepared.json: cannot be read"):
         load_vqa(VQAConfig(scene_folder=str(tmp_path / "absent")), SceneConfig(), tmp_path / "unused")
     with pytest.raises(DataError, match="source=files does not use --scene_folder"):
         VQAConfig("files", scene_folder="scenes")

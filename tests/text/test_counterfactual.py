@@ -98,7 +98,7 @@ def test_a_pair_needs_two_reviews(folder: Path) -> None:
     ("file", "old", "new", "message"),
     [
         ("sentiment_dev_paired", "Positive", "Good", r"line 3: unknown label 'Good'; use one of negative, positive"),
-        ("sentiment_dev_paired", "batch_id", "id", r"line 1: no column batch_id \(found Sentiment, Text, id\)"),
+        ("sentiment_dev_paired", "batch_id", "id", r"expected the columns \[\'batch_id\'\]"),
         ("nli_original_dev", "\tcontradiction", "\t-", r"line 2: unknown label '-'; use one of entailment, neutral"),
         ("nli_revised_premise_dev", "\tneutral", "\tmaybe", r"premise_dev\.tsv: line 3: unknown label 'maybe'"),
     ],

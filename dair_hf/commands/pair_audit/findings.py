@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from dair_hf.commands.pair_audit.rows import ID, TOOLS, PairRows, hashable, words_in
 from dair_hf.data.view_columns import is_augmented, parse_column, variant_name, view_prefix
@@ -18,7 +18,8 @@ MOST_CLASSES = 100  # labels that have more values are texts, whose values are a
 REPLACEMENT = "\ufffd"  # stands for bytes that were lost when a text was decoded
 
 
-class PairFinding(NamedTuple):
+@dataclass(frozen=True)
+class PairFinding:
     """Something that is wrong in some rows: the check, how often in how many units, and the first rows."""
 
     name: str
