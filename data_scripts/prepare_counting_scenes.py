@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dair_hf.experiments.arguments import SettingsParser
-from dair_hf.io.columns import align
-from dair_hf.io.commands import exit_status
+from dair_hf.io.commands import align, exit_status
 from dair_hf.io.folders import require_output_folder
 from dair_hf.vqa.readers.reading import read_edits, read_vqa
 from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, scene_files, write_scenes

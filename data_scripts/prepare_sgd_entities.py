@@ -22,8 +22,7 @@ from dair_hf.dialog.readers.sgd import KINDS, build_bank, read_entity_names
 from dair_hf.dialog.readers.sources import HOST, SGD_FILES, sgd_files
 from dair_hf.dialog.renaming.entities import REMOVED
 from dair_hf.errors import DataError
-from dair_hf.io.columns import align
-from dair_hf.io.commands import exit_status
+from dair_hf.io.commands import align, exit_status
 from dair_hf.io.files import holds_json, require_output_file, write_json
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from dair_hf.errors import DataError
 from dair_hf.io.commands import FINDINGS, printable
 
 
-def audit(
+def audit_file(
     pairs: Annotated[
         Path,
         typer.Argument(
@@ -22,14 +23,14 @@ def audit(
     ],
     against: Annotated[
         Path | None,
-        typer.Option(help="Another file, such as that of training: report what is in both.", show_default=False),
+        typer.Option(help="Another file, such as the training file: report what is in both.", show_default=False),
     ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
             help="Column of the input; may be given several times. Default: columns with partners that are no label, "
-            "and the others of the same form of text, such as text_pair beside text.",
+            "and the others of the same form of text, such as text_pair for text.",
             show_default=False,
         ),
     ] = None,
@@ -52,19 +53,13 @@ def audit(
 
     The file may be faulty: lines that are no JSON are reported, too. Nothing is changed.
     """
-    from dair_hf.commands.pair_audit.findings import CHECKS, audit_rows, label_changes
-    from dair_hf.commands.pair_audit.findings import as_json as findings_as_json
-    from dair_hf.commands.pair_audit.rows import TOOLS, read_rows, refusal_of
+    from dair_hf.commands.pair_audit.findings import audit_rows, label_changes
+    from dair_hf.commands.pair_audit.rows import TOOLS, read_audited, refusal_of
 
-    if unknown := sorted(set(allow or ()) - set(CHECKS)):
-        raise DataError(f"--allow {unknown[0]}: no check has this name; the checks are {', '.join(CHECKS)}")
-    data = read_rows(pairs, inputs, labels)
-    other = None if against is None else read_rows(against, labels=labels, paired=False)
+    data = read_audited(pairs, inputs, labels)
+    other = None if against is None else read_audited(against, labels=labels, paired=False)
     if other is not None and (missing := [name for name in data.inputs if name not in (*other.columns, TOOLS)]):
-        raise DataError(
-            f"{against}: has no column {missing[0]!r} to compare with {pairs}, only {list(other.columns)}; name common "
-            "columns by --input"
-        )
+        raise DataError(f"{against}: expected the column {missing[0]!r} of {pairs}, got {list(other.columns)}")
     refusal = refusal_of(data) if inputs is None and labels is None else None
     findings = [finding for finding in audit_rows(data, other, refusal) if finding.name not in (allow or ())]
     partners = sum(1 for _ in data.pairs())
@@ -76,7 +71,7 @@ def audit(
             "inputs": list(data.inputs),
             "labels": list(data.labels),
             "counts": counts,
-            "findings": findings_as_json(findings),
+            "findings": [asdict(finding) for finding in findings],
         }
         typer.echo(printable(json.dumps(result, ensure_ascii=False)))
     else:

@@ -10,14 +10,8 @@ from typing import Annotated
 
 import typer
 
-from dair_hf.commands.evaluation_record import RECORD_FILE, require_evaluation_folder
-from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import MATCHES
 
-RULES = "; ".join(f"{name}: {match.description}" for name, match in MATCHES.items())
-
-
-def evaluate(
+def evaluate_file(
     model: Annotated[str, typer.Argument(help="Model id on the Hub, or local folder.", show_default=False)],
     pairs: Annotated[
         Path,
@@ -32,8 +26,8 @@ def evaluate(
     match: Annotated[
         str | None,
         typer.Option(
-            help=f"When a generated answer is right. {RULES}. Default: exact; classifiers always use label, the class "
-            "with the largest logit.",
+            help="When a generated answer is right: exact (default), ignore-case, first-line or last-number as the "
+            "reference. Classifiers always use label, the class with the largest logit.",
             show_default=False,
         ),
     ] = None,
@@ -46,7 +40,7 @@ def evaluate(
     ] = None,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens after which answers end; default: those of the longest target and 8 more."),
+        typer.Option(min=1, help="Tokens after which answers end; default: the longest target and 8 more."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Read the first rows only, for a try.")] = None,
     clusters: Annotated[
@@ -56,7 +50,13 @@ def evaluate(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; default: the first GPU, else the CPU.")
     ] = None,
-    report: Annotated[bool, typer.Option("--report", help="Also write the pair report to the folder.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write the pair report to the folder: where the two views disagree.")
+    ] = False,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="Column by which the report breaks losses down; may be given several times."),
+    ] = None,
     progress: Annotated[bool, typer.Option(help="Show progress bars on stderr.")] = True,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier evaluation in the folder.")
@@ -69,30 +69,19 @@ def evaluate(
     partner to original. Intervals are Wilson's, 95 %; rows of one unit of --clusters count together.
     """
     started = time.perf_counter()
-    from dair_hf.io.columns import align
-    from dair_hf.io.files import require_writable_folder
-    from dair_hf.io.pair_files import PREDICTIONS_FILE, require_pairs_file
+    from dair_hf.io.commands import align
+    from dair_hf.io.folders import require_output_folder
+    from dair_hf.io.pair_files import require_pairs_file
 
-    if match is not None and match not in (*MATCHES, "label"):
-        raise DataError(f"--match {match}: no such rule; use one of {', '.join(MATCHES)}, label")
-    if Path(model).is_file():
-        raise DataError(f"{model}: is a file, not a model; the order is dair-hf evaluate MODEL PAIRS")
     require_pairs_file(pairs)
-    folder = require_writable_folder(output, "--output")
-    names = [PREDICTIONS_FILE]
-    if report:
-        from dair_hf.pair_report.page import require_report_libraries
-        from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE
+    require_output_folder(output, [pairs], overwrite)
 
-        require_report_libraries()
-        names += [JSON_FILE, PAGE_FILE]
-    require_evaluation_folder(folder, names, [pairs], overwrite)
-
-    # Slow, and thus after what can be refused without it.
+    # Slow, and so after what can be refused without it.
     from dair_hf.commands.model_evaluation import EvaluationSettings, evaluate_model, table_of
 
     settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, device)
-    record = evaluate_model(model, pairs, folder, settings, report, progress, overwrite, started)
+    report_groups = groups or [] if report else None
+    record = evaluate_model(model, pairs, Path(output), settings, report_groups, progress, overwrite, started)
     if int(os.environ.get("RANK", "0")):
         return
     if as_json:
@@ -103,5 +92,4 @@ def evaluate(
     count = metrics.get("partners", metrics["pairs"])
     typer.echo(f"{model} on {pairs}: {count} pairs of {metrics['rows']} rows; right: {rule}")
     typer.echo("\n".join(align(table_of(metrics))))
-    files = ", ".join(str(folder / file) for file in (RECORD_FILE, *names))
-    typer.echo(f"took {record['seconds']['total']:.1f} s; wrote {files}")
+    typer.echo(f"took {record['seconds']['total']:.1f} s; wrote {', '.join(record['files'])} to {output}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-# All options are those of `dair_hf.metrics.command_line`, also `--help`.
+# `dair_hf.metrics.command_line` reads all options, also `--help`.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dair_hf.commands import audit, evaluate, jga, report, train
+from dair_hf.commands import audit, evaluate, jga, train
 from dair_hf.io.commands import INTERRUPTED, exit_status
 
 PROGRAM = "dair-hf"  # also the name of the distribution
@@ -27,14 +27,13 @@ app = typer.Typer(
     rich_markup_mode=None,  # with rich, --help takes twice as long
 )
 for name, function, short_help in (
-    ("evaluate", evaluate.evaluate, "Evaluate a model on pairs: accuracy, CM, flips."),
-    ("audit", audit.audit, "Say what is wrong with a file of pairs."),
-    ("report", report.report, "Show where the views of pairs disagree."),
+    ("evaluate", evaluate.evaluate_file, "Evaluate a model on pairs: accuracy, CM, flips; where views disagree."),
+    ("audit", audit.audit_file, "Say what is wrong with a file of pairs."),
     ("train", train.train, "Run a recipe; --list shows all."),
 ):
     settings = train.CONTEXT if name == "train" else {}
     app.command(name, short_help=short_help, epilog=EPILOG, context_settings=settings)(function)
-# Its --help is that of the metric.
+# The metric answers --help.
 jga_command = app.command(
     "jga", short_help="Compute joint goal accuracy.", context_settings=jga.CONTEXT, add_help_option=False
 )
@@ -57,15 +56,7 @@ def _options(
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status (`dair_hf.io.commands.exit_status`).
-
-    Args:
-        arguments: Arguments without the name of the program; None: those of the process.
-
-    Example:
-        >>> run(["report", "--no-such-option"])  # doctest: +SKIP
-        2
-    """
+    """Run the command with some arguments, or the arguments of the process, and return its exit status."""
 
     def call() -> int:
         try:

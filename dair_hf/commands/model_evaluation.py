@@ -5,53 +5,51 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from transformers.utils import logging as transformers_logging
 
-from dair_hf.commands.evaluation_record import FILES, RECORD_FILE, digests_of, evaluation_files, own_files
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
 from dair_hf.data.texts.files import read_pairs
 from dair_hf.data.texts.forms import GENERATED, INPUT_IDS
 from dair_hf.data.view_columns import columns_of_views
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys, same_classes
-from dair_hf.evaluation.evaluator import PairEvaluator
+from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import has_few_pairs, is_cm
 from dair_hf.experiments.run_records import provenance
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import write_json
+from dair_hf.io.folders import atomic_folder
 from dair_hf.io.pair_files import PREDICTIONS_FILE
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.build import ReportOptions, build_report, label_names
-from dair_hf.pair_report.page import write_report
+from dair_hf.pair_report.page import require_report_libraries, write_report
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
+RECORD_FILE = "evaluation.json"
 LABEL = "label"  # the rule of classifiers
 
 
-@dataclass(frozen=True)
-class EvaluationSettings:
-    """Settings of an evaluation."""
+class EvaluationSettings(NamedTuple):
+    """Settings of an evaluation, as the options of the command; None: what the command's help says."""
 
-    match: str | None = field(metadata={"help": "Rule by which an answer is right; None: exact, or label."})
-    batch_size: int = field(metadata={"help": "Pairs run at once."})
-    max_tokens: int | None = field(metadata={"help": "Tokens after which texts are cut."})
-    max_new_tokens: int | None = field(metadata={"help": "Tokens after which answers end."})
-    limit: int | None = field(metadata={"help": "Number of rows that are read."})
-    clusters: str | None = field(metadata={"help": "Column of the independent units, for intervals."})
-    device: str | None = field(metadata={"help": "cpu, cuda, cuda:1, mps; None: what there is."})
+    match: str | None
+    batch_size: int
+    max_tokens: int | None
+    max_new_tokens: int | None
+    limit: int | None
+    clusters: str | None
+    device: str | None
 
 
 def evaluate_model(
@@ -59,82 +57,71 @@ def evaluate_model(
     path: Path,
     folder: Path,
     settings: EvaluationSettings,
-    with_report: bool,
+    report_groups: Sequence[str] | None,
     show_progress: bool,
     overwrite: bool,
     started: float,
 ) -> dict[str, Any]:
-    """Evaluate a model on the pairs of a file; write record and predictions."""
+    """Evaluate a model on the pairs of a file; write record, predictions and, unless groups are None, the report."""
     clock = _Clock(started)
     clock.lap("imports")
     use_cpu = _choose_device(settings.device)
+    if report_groups is not None:
+        require_report_libraries()
     is_first = int(os.environ.get("RANK", "0")) == 0
-    output = evaluation_files(folder, [path], overwrite) if is_first else contextlib.nullcontext(folder)
-    with _progress_bars(show_progress), output as written:
+    output = atomic_folder(folder, [path], overwrite) if is_first else contextlib.nullcontext(folder)
+    with _progress_bars(show_progress), output as written, tempfile.TemporaryDirectory() as scratch:
         rows = read_pairs(path)
         rows = rows.select(range(min(settings.limit or len(rows), len(rows))))
-        if settings.clusters is not None and settings.clusters not in rows.column_names:
-            raise DataError(
-                f"--clusters {settings.clusters}: {path} has no such column, only {', '.join(rows.column_names)}"
-            )
         clock.lap("reading")
         model, tokenizer = load_trained(name)
         evaluator = _evaluator_for(name, model, rows, settings)
+        evaluator.cluster_column(rows.column_names)  # refuses a column that is missing
         clock.lap("loading")
-        with tempfile.TemporaryDirectory() as scratch:
-            trainer = pair_trainer(
-                name,
-                model,
-                tokenizer,
-                scratch,
-                settings.batch_size,
-                settings.max_tokens,
-                show_progress=show_progress,
-                use_cpu=use_cpu,
-            )
-            pairs = tokenized(rows, trainer, path)
-            if derived_sample_loss(model) in LANGUAGE_LOSSES:
-                _warn_of_lost_targets(pairs, tokenizer, evaluator.references, settings.match or "exact")
-            else:
-                _require_known_classes(pairs, model, path)
-            clock.lap("tokenizing")
-            found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
-            clock.lap("answering")
-            report = None
-            if with_report:
-                options = ReportOptions(path.stem, texts=text_columns(pairs) or None)
-                report = build_report(trainer, pairs, found, options)
-                clock.lap("report")
+        trainer = pair_trainer(name, model, tokenizer, scratch, settings, show_progress, use_cpu)
+        pairs = tokenized(rows, trainer, path)
+        if trainer.generates:
+            _warn_of_lost_targets(pairs, tokenizer, evaluator.references, str(evaluator.preset))
+        else:
+            _require_known_classes(pairs, model, path)
+        clock.lap("tokenizing")
+        found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
+        clock.lap("answering")
+        report = None
+        if report_groups is not None:
+            options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
+            report = build_report(trainer, pairs, found, options)
+            clock.lap("report")
         record = {
             "model": _described(name, model, str(trainer.args.device)),
             "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
             "settings": {
-                **asdict(settings),
+                **settings._asdict(),
                 # The default depends on the model; token ids are not cut.
                 "max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length,
                 "match": evaluator.preset,
                 "rule": _rule(str(evaluator.preset)),
             },
             "metrics": {key: _finite(value) for key, value in found.metrics.items()},
-            "seconds": {},
             **provenance(),
         }
         if is_first:
-            answers = found.predictions, found.references
-            if not trainer.generates:
-                names = label_names(model)
-                answers = [names(int(value)) for value in answers[0]], [names(int(value)) for value in answers[1]]
-            found.views.write(written / PREDICTIONS_FILE, *answers, found.correct, found.clusters)
+            _write_predictions(found, model, trainer.generates, written)
             if report is not None:
-                report.settings = {
-                    "model": name,
-                    **{k: v for k, v in report.settings.items() if k not in ("model", "method")},
-                }
+                report.settings = {"model": name, "steps": report.settings["steps"]}
                 write_report(report, written)
-            record[FILES] = {**own_files(folder), **digests_of(written)}
+            record["files"] = [RECORD_FILE, *sorted(file.name for file in written.iterdir())]
             record["seconds"] = clock.seconds()
             write_json(written / RECORD_FILE, record)
     return record
+
+
+def _write_predictions(found: PairEvaluation, model: Any, generates: bool, folder: Path) -> None:
+    predictions, references = found.predictions, found.references
+    if not generates:
+        names = label_names(model)
+        predictions, references = ([names(int(value)) for value in values] for values in (predictions, references))
+    found.views.write(folder / PREDICTIONS_FILE, predictions, references, found.correct, found.clusters)
 
 
 class _Clock:
@@ -155,24 +142,18 @@ class _Clock:
 
 
 def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSettings) -> PairEvaluator:
-    """Return the evaluator of a model; refuse a model without answers, and settings without effect on it."""
-    loss, match = derived_sample_loss(model), settings.match
-    if loss == "classification":
-        if match not in (None, LABEL):
-            raise DataError(f"--match {match}: {name} is a classifier, whose answers are classes; leave it out")
-        if settings.max_new_tokens is not None:
-            raise DataError(f"--max-new-tokens: {name} is a classifier, which generates nothing; leave it out")
+    """Return the evaluator of a model; refuse a model without answers, and a rule that is not for it."""
+    loss = derived_sample_loss(model)
+    rules = (LABEL,) if loss == "classification" else tuple(MATCHES) if loss in LANGUAGE_LOSSES else ()
+    rule = settings.match or next(iter(rules), None)
+    if rule is None or rule not in rules:
+        kind = type(base_model_of(model)).__name__
+        expected = f"one of {', '.join(rules)}" if rules else "a classifier or a model that generates"
+        raise DataError(f"--match {rule}: {name} is a {kind}; expected {expected}")
+    if rule == LABEL:
         return PairEvaluator(
             same_classes, answers=lambda classes: list(map(int, classes)), clusters=settings.clusters, preset=LABEL
         )
-    if loss not in LANGUAGE_LOSSES:
-        raise DataError(
-            f"{name}: {type(base_model_of(model)).__name__} neither generates answers nor gives a text one class; "
-            "name a model that does, or evaluate it in Python, by DAIRTrainer.evaluate_pairs"
-        )
-    if match == LABEL:
-        raise DataError(f"--match label: {name} generates texts; use one of {', '.join(MATCHES)}")
-    rule = match or "exact"
     return PairEvaluator(
         lambda answers, references: matches(rule, answers, references),
         answers=lambda answers: [MATCHES[rule].key(answer) for answer in answers],
@@ -187,7 +168,7 @@ def _target_of(rows: Dataset) -> str | None:
     """Return the column of texts that answers are compared with; None: the labels."""
     is_tokenized = INPUT_IDS in rows.column_names
     for form in GENERATED:
-        # A column that is called like the target of another form, such as beside a chat, is none.
+        # A column named like the target of another form does not count, such as one next to a chat.
         has_inputs = is_tokenized or set(form.inputs) <= set(rows.column_names)
         # A completion may also be a list of messages, whose feature has no dtype.
         dtype = getattr(rows.features.get(form.target), "dtype", None)
@@ -236,30 +217,21 @@ def _require_known_classes(pairs: Dataset, model: Any, path: Path) -> None:
     for name in columns_of_views(LABELS, pairs.column_names).values():
         for number, label in enumerate(pairs[name]):
             if label is not None and not 0 <= int(label) < size:
-                raise DataError(
-                    f"{path}: row {number}, column {name!r}: the label {label} is no class of the model, which has "
-                    f"{size} (0 to {size - 1}); name another model, or renumber the labels"
-                )
+                raise DataError(f"{path}: row {number}, column {name!r}: expected a label below {size}, got {label}")
 
 
 def _choose_device(device: str | None) -> bool:
     """Make one GPU visible, unless a launcher has chosen; return whether to use the CPU."""
-    chosen = re.fullmatch(r"cpu|mps|cuda(?::(\d+))?", device or "cuda")
-    if chosen is None:
-        raise DataError(f"--device {device}: use cpu, cuda, cuda:1 (the second GPU) or mps")
-    if device == "cpu":
-        return True
-    if device == "mps":
-        if not torch.backends.mps.is_available():
-            raise DataError("--device mps: this machine has none; leave it out, or use cpu")
-        return False
-    count, number = torch.cuda.device_count(), int(chosen[1] or 0)
-    if device is not None and number >= count:
-        raise DataError(f"--device {device}: {count} GPUs are visible; leave it out, or use cpu")
-    if count > 1 and "WORLD_SIZE" not in os.environ:
+    with explained(f"--device {device}", RuntimeError):
+        wanted = torch.device(device or "cuda")
+    found, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()
+    number = wanted.index or 0
+    if device and wanted.type != "cpu" and (found is None or found.type != wanted.type or number >= count):
+        raise DataError(f"--device {device}: expected cpu, or one of {count} devices of type {found and found.type}")
+    if wanted.type == "cuda" and count > 1 and "WORLD_SIZE" not in os.environ:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
         os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number]
-    return False
+    return wanted.type == "cpu"
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
-"""A trained model, as the commands get it by name, and the report on its pairs."""
+"""A trained model, as the commands get it by name, and the trainer that evaluates it."""
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,11 @@ from transformers.utils import logging as transformers_logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABELS, ROW_ID
-from dair_hf.data.texts.files import read_pairs
 from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, form_of, is_missing, name_of
 from dair_hf.data.texts.labels import label_of
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
-from dair_hf.evaluation.answers import same_classes
 from dair_hf.modeling import load_pretrained, output_layers, require_all_weights
-from dair_hf.pair_report.build import ReportOptions, build_report
-from dair_hf.pair_report.report import PairReport
 from dair_hf.training.run_settings import CLASSES_FILE, read_classes
 from dair_hf.training.sample_loss import base_model_of
 from dair_hf.training.texts.needs import max_positions
@@ -50,7 +46,7 @@ STATE_FILE = "trainer_state.json"
 MAX_TOKENS = 512  # by default
 
 
-class CommandTrainer(DAIRTrainer):
+class _CommandTrainer(DAIRTrainer):
     """Trainer of a command; its messages name the option of the command."""
 
     length_option = "--max-tokens"
@@ -83,7 +79,7 @@ def _without_reports() -> Iterator[None]:
 
 
 def _adapters_of(name: str) -> PeftConfig | None:
-    """Return the configuration of adapters without a model; None for a model, also one with adapters beside it."""
+    """Return the configuration of adapters without a model; None for a model, also one with adapters in its folder."""
     with contextlib.suppress(OSError):
         if cached_file(name, CONFIG_NAME) is not None:
             return None
@@ -92,10 +88,7 @@ def _adapters_of(name: str) -> PeftConfig | None:
     with explained(f"{name}: adapter_config.json", Exception):
         adapters = PeftConfig.from_pretrained(name)  # JSON
     if not adapters.base_model_name_or_path:
-        raise DataError(
-            f"{name}: adapter_config.json names no base model; set base_model_name_or_path in it to the id or the "
-            "folder of the model that the adapters were trained on"
-        )
+        raise DataError(f"{name}: expected base_model_name_or_path in adapter_config.json to name a model")
     return adapters
 
 
@@ -114,10 +107,7 @@ def _class_for(name: str, config: Any, task: str | None = None) -> Any:
     names = config.architectures or []
     kind: Any = CLASS_OF_TASK.get(task) or (getattr(transformers, names[0], None) if names else None)
     if kind is None:
-        raise DataError(
-            f"{name}: config.json names the class {names}, which transformers does not have; write the report in "
-            "Python, by DAIRTrainer.pair_report"
-        )
+        raise DataError(f"{name}: expected a class of transformers in config.json, got {names}")
     return kind
 
 
@@ -153,7 +143,7 @@ def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
         file = cached_file(name, CLASSES_FILE)
         classes = read_classes(Path(str(file)))
         if sizes - {len(classes["id2label"])}:
-            raise DataError(f"{file}: names {len(classes['id2label'])} classes, but the head has {max(sizes)} outputs")
+            raise DataError(f"{file}: expected {max(sizes)} classes, as the head has, got {len(classes['id2label'])}")
         config.update(classes)
         return
     if sizes and max(sizes) != config.num_labels:
@@ -168,10 +158,10 @@ def _load_tokenizer(name: str) -> Any:
         if _first_cached(name, VOCABULARY_FILES):
             raise
         return None
-    return tokenizer if has_tokenizer_files(name, tokenizer) else None
+    return tokenizer if _has_tokenizer_files(name, tokenizer) else None
 
 
-def has_tokenizer_files(name: str, tokenizer: Any) -> bool:
+def _has_tokenizer_files(name: str, tokenizer: Any) -> bool:
     """Return whether a model has a file with the vocabulary of its tokenizer.
 
     Without one, transformers build a tokenizer of the special tokens, to which every word is unknown.
@@ -190,73 +180,32 @@ def _first_cached(name: str, files: Sequence[str]) -> str | None:
     return None
 
 
-def report_on_model(
-    name: str,
-    path: Path,
-    groups: Sequence[str],
-    title: str,
-    worst: int,
-    dair_lambda: float | None,
-    max_tokens: int | None,
-    batch_size: int,
-) -> PairReport:
-    """Return the report on the pairs of a file with the losses of a model, see `dair_hf.commands.report`."""
-    rows = read_pairs(path)
-    model, tokenizer = load_trained(name)
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = pair_trainer(name, model, tokenizer, folder, batch_size, max_tokens, dair_lambda)
-        pairs = tokenized(rows, trainer, path)
-        report = build_report(
-            trainer,
-            pairs,
-            same_classes if trainer.sample_loss_name == "classification" else None,
-            ReportOptions(title, groups, text_columns(pairs) or None, worst),
-        )
-    report.settings = {"model": name, **{k: v for k, v in report.settings.items() if k not in ("model", "method")}}
-    return report
-
-
 def pair_trainer(
-    name: str,
-    model: Any,
-    tokenizer: Any,
-    folder: str,
-    batch_size: int,
-    max_tokens: int | None = None,
-    dair_lambda: float | None = None,
-    show_progress: bool = False,
-    use_cpu: bool = False,
+    name: str, model: Any, tokenizer: Any, folder: str, settings: Any, show_progress: bool, use_cpu: bool
 ) -> DAIRTrainer:
-    """Return a trainer that evaluates a model, with the logs of its training if they are beside it."""
+    """Return a trainer that evaluates a model, with the logs of its training if they are in its folder."""
+    positions = max_positions(model)
     args = DAIRConfig(
         folder,
-        method="da" if dair_lambda is None else "dair",
-        dair_lambda=dair_lambda or 0.0,
-        per_device_eval_batch_size=batch_size,
+        method="da",
+        per_device_eval_batch_size=settings.batch_size,
         report_to="none",
         disable_tqdm=not show_progress,
         use_cpu=use_cpu,
-        max_length=_length(model, max_tokens),
+        max_length=min(settings.max_tokens or MAX_TOKENS, positions or sys.maxsize),
     )
-    trainer = CommandTrainer(model, args, processing_class=tokenizer)
+    trainer = _CommandTrainer(model, args, processing_class=tokenizer)
     if (Path(name) / STATE_FILE).is_file():
         trainer.state = TrainerState.load_from_json(str(Path(name) / STATE_FILE))
     return trainer
 
 
 def tokenized(rows: datasets.Dataset, trainer: DAIRTrainer, path: Path) -> datasets.Dataset:
-    """Return the pairs of a file with the columns of the model; their texts stay beside them.
-
-    Raises:
-        DataError: The pairs need a tokenizer that the model lacks, or do not fit the model.
-    """
+    """Return the pairs of a file with the columns of the model, next to their texts."""
     columns, model = rows.column_names, trainer.model
     is_text = INPUT_IDS not in columns and any(form.inputs[0] in columns for form in FORMS)
     if trainer.processing_class is None and LABELS not in columns and is_text:
-        raise DataError(
-            f"{model.name_or_path}: has no tokenizer files; save the tokenizer of its training there "
-            "(tokenizer.save_pretrained), or give pairs of token ids"
-        )
+        raise DataError(f"{model.name_or_path}: expected tokenizer files, or pairs of token ids")
     try:
         if INPUT_IDS not in columns and model.main_input_name == INPUT_IDS:
             form_of(columns, trainer.generates, type(base_model_of(model)).__name__)  # or the reason why it is none
@@ -269,16 +218,6 @@ def text_columns(pairs: datasets.Dataset) -> list[str]:
     """Return the columns of tokenized pairs that hold texts, without labels."""
     present = [column for form in FORMS for column in form.columns if column in pairs.column_names and column != LABEL]
     return list(dict.fromkeys(present))
-
-
-def _length(model: Any, max_tokens: int | None) -> int:
-    """Return the number of tokens after which texts are cut."""
-    positions = max_positions(model)
-    if max_tokens is not None and positions is not None and max_tokens > positions:
-        raise DataError(
-            f"--max-tokens {max_tokens}: the model has {positions} positions; give at most as many, or leave it out"
-        )
-    return max_tokens or min(MAX_TOKENS, positions or MAX_TOKENS)
 
 
 def _with_whole_labels(rows: datasets.Dataset, trainer: DAIRTrainer) -> datasets.Dataset:

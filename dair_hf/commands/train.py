@@ -19,19 +19,11 @@ from dair_hf.io.files import decode_utf8, read_bytes, read_yaml
 # Everything after CONFIG is for the recipe, also `--help`.
 CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False}
 _YAML = (".yaml", ".yml")
-PIPE_WIDTH = 100  # columns of the list where it is not shown in a terminal
+LIST_WIDTH = 100  # columns
 
 
 class Configuration(NamedTuple):
-    """A shipped configuration, as the header of its file describes it.
-
-    Attributes:
-        name: Name of the file without its ending.
-        recipe: Recipe that reads it.
-        trains: What it trains.
-        needs: Data and machine.
-        time: Time that it takes.
-    """
+    """A shipped configuration, as the header of its file describes it: its recipe, what it trains, needs and takes."""
 
     name: str
     recipe: str
@@ -70,18 +62,16 @@ def train(
     if show_list:
         _print_list(as_json)
         return
-    if config is None:
-        raise DataError("CONFIG is missing; name a configuration, such as demo; dair-hf train --list shows all")
-    path = find_configuration(config)
-    recipe = recipe_of(path)
+    path = _find_configuration(config or "")
+    recipe = _recipe_of(path)
     if launch is not None:
-        _launch(find_configuration(launch, "accelerate_configs"), [config, *context.args])
+        _launch(_find_configuration(launch, "accelerate_configs"), [str(config), *context.args])
     sys.argv = [str(recipe), "--config", str(path), *context.args]
     runpy.run_path(str(recipe), run_name="__main__")
 
 
-def recipes_folder() -> Path:
-    """Return the folder of the recipes: in an installation inside the package, in a clone beside it."""
+def _recipes_folder() -> Path:
+    """Return the folder of the recipes: in an installation inside the package, in a clone next to it."""
     package = Path(__file__).resolve().parents[1]
     candidates = (package / "recipes", package.parent / "recipes")
     for folder in candidates:
@@ -90,33 +80,29 @@ def recipes_folder() -> Path:
     raise DataError(f"{candidates[0]}: the recipes are missing; install the library again")
 
 
-def find_configuration(name: str, kind: str = "configs") -> Path:
+def _find_configuration(name: str, kind: str = "configs") -> Path:
     """Return the file of a configuration."""
     if name.endswith(_YAML) or "/" in name:
         return Path(name)
     if name not in _names(kind):
-        raise DataError(f"{name}: not shipped; dair-hf train --list shows what is (a file of your own ends in .yaml)")
-    return recipes_folder() / kind / f"{name}.yaml"
+        raise DataError(f"{name!r}: expected a name of dair-hf train --list, or a file that ends in .yaml")
+    return _recipes_folder() / kind / f"{name}.yaml"
 
 
-def recipe_of(path: Path) -> Path:
+def _recipe_of(path: Path) -> Path:
     """Return the script of the recipe that a configuration names in its line `recipe: NAME`."""
-    folder = recipes_folder()
+    folder = _recipes_folder()
     known = sorted(script.stem for script in folder.glob("*.py"))
     settings = read_yaml(path)
-    if not isinstance(settings, dict):
-        raise DataError(f"{path}: holds no settings; write each as a line `NAME: VALUE`, the first `recipe: NAME`")
-    recipe = settings.get("recipe")
-    if recipe is None:
-        raise DataError(f"{path}: does not say which recipe it is for; add a line `recipe: NAME`, {_one_of(known)}")
+    recipe = settings.get("recipe") if isinstance(settings, dict) else None
     if recipe not in known:
-        raise DataError(f"{path}: recipe: found {recipe!r:.80}; name {_one_of(known)}")
+        raise DataError(f"{path}: recipe: expected one of {', '.join(known)}, got {recipe!r:.80}")
     return folder / f"{recipe}.py"
 
 
-def shipped_configurations() -> list[Configuration]:
+def _shipped_configurations() -> list[Configuration]:
     """Return the shipped configurations, by name."""
-    return [_described(path) for path in sorted((recipes_folder() / "configs").glob("*.yaml"))]
+    return [_described(path) for path in sorted((_recipes_folder() / "configs").glob("*.yaml"))]
 
 
 def _described(path: Path) -> Configuration:
@@ -130,7 +116,7 @@ def _described(path: Path) -> Configuration:
     named = {name: rest for name, colon, rest in (text.partition(": ") for text in joined) if colon}
     return Configuration(
         path.stem,
-        recipe_of(path).stem,
+        _recipe_of(path).stem,
         _sentence(joined[0]),
         _sentence(named.get("Needs", "not stated")),
         _sentence(named.get("Hours", "not stated")),
@@ -143,42 +129,22 @@ def _sentence(text: str) -> str:
 
 
 def _names(kind: str) -> list[str]:
-    return sorted(path.stem for path in (recipes_folder() / kind).glob("*.yaml"))
-
-
-def _one_of(names: list[str]) -> str:
-    return f"one of {', '.join(names)}"
+    return sorted(path.stem for path in (_recipes_folder() / kind).glob("*.yaml"))
 
 
 def _print_list(as_json: bool) -> None:
-    found, launchers = shipped_configurations(), _names("accelerate_configs")
+    found, launchers = _shipped_configurations(), _names("accelerate_configs")
     if as_json:
         listed: dict[str, Any] = {"configurations": [item._asdict() for item in found], "launchers": launchers}
         typer.echo(json.dumps(listed, ensure_ascii=False))
         return
-    if sys.stdout.isatty():
-        _print_table(found)
-    else:  # for less and grep: one line each
-        width = max(len(item.name) for item in found)
-        for item in found:
-            trains = textwrap.shorten(item.trains, PIPE_WIDTH - width - 2, placeholder=" ...")
-            typer.echo(f"{item.name:<{width}}  {trains}")
-        typer.echo("with needs and time, for programs: dair-hf train --list --json")
-    typer.echo(f"launchers for --launch: {', '.join(launchers)}")
-    typer.echo(f"their files are in {recipes_folder()}")
-
-
-def _print_table(found: list[Configuration]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", box=SIMPLE_HEAD, pad_edge=False, expand=True)
-    for column, ratio in (("what it trains", 4), ("needs", 2), ("time", 2)):
-        table.add_column(column, ratio=ratio, overflow="fold")
+    width = max(len(item.name) for item in found)
     for item in found:
-        table.add_row(item.name, item.trains, item.needs, item.time)
-    Console(highlight=False, markup=False).print(table)
+        trains = textwrap.shorten(item.trains, LIST_WIDTH - width - 2, placeholder=" ...")
+        typer.echo(f"{item.name:<{width}}  {trains}")
+    typer.echo("with needs and time: dair-hf train --list --json")
+    typer.echo(f"launchers for --launch: {', '.join(launchers)}")
+    typer.echo(f"their files are in {_recipes_folder()}")
 
 
 def _launch(settings: Path, arguments: list[str]) -> None:

@@ -180,7 +180,7 @@ def finished_records(
 def _finished_record(path: Path, run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    record: dict[str, Any] = read_json(path, "delete it to repeat the run")
+    record: dict[str, Any] = read_json(path)
     if record.get("settings_fingerprint") != fingerprint(config, run.args, data):
         if changes := list(changed_settings(record, run, config, data).values()):
             summary = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")

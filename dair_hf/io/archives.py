@@ -6,11 +6,9 @@ import hashlib
 import http.client
 import lzma
 import os
-import re
 import shutil
 import stat
 import tarfile
-import urllib.error
 import urllib.request
 import weakref
 import zipfile
@@ -23,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from tqdm.auto import tqdm
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.io.files import atomic_path, parse_json, read_json, require_file, write_json
 
 CHECKSUMS = "checksums.json"
@@ -60,68 +58,45 @@ class _Opened(Generic[Archive]):
 class Source:
     """Files of a folder or an archive, by their relative names; a single file is its own only member.
 
-    A folder that holds one archive and nothing else, hidden files apart, is read as this archive.
-
-    Members are read into memory; nothing is unpacked. A compressed tar archive is read fastest in the order of `names`,
-    in which its members are stored: for an earlier one it is decompressed from the start again. An archive that
-    contains a link, an absolute path or a path outside the archive is refused as a whole, because it is malicious or
-    broken.
-
-    Args:
-        path: A folder, a `.zip` archive, a `.tar` archive (also compressed), or any other file.
-
-    Raises:
-        DataError: `path` does not exist, or is an unreadable or unsafe archive.
-
-    Example:
-        >>> Source("pyproject.toml").names  # doctest: +SKIP
-        ['pyproject.toml']
+    A folder that holds one archive and nothing else, hidden files apart, is read as this archive. Members are read into
+    memory, fastest in the order of `names`; nothing is unpacked. An archive with a link, a device, or a path that leads
+    outside is refused as a whole: it is malicious or broken.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.names: list[str]
-        self._read: Callable[[str], bytes]
         inside = [item for item in self.path.glob("*") if not item.name.startswith(".")]
         if len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(ARCHIVES):
             self.path = inside[0]
+        self.names: list[str]
+        self._read: Callable[[str], bytes]
         if self.path.is_dir():
             files = (item for item in sorted(self.path.rglob("*")) if item.is_file())
             self.names = [item.relative_to(self.path).as_posix() for item in files]
             self._read = lambda name: (self.path / name).read_bytes()
-        elif not self.path.exists():
-            raise DataError(f"{self.path}: no such file or folder; check the path")
         elif self.path.name.endswith(ARCHIVES):
-            kind, opened = ("zip", self._open_zip) if self.path.name.endswith(".zip") else ("tar", self._open_tar)
-            try:
-                self.names, self._read = opened()
-            except DAMAGED as error:
-                reason = " ".join(str(error).split())
-                raise DataError(f"{self.path}: not a readable {kind} archive ({reason}); fetch it again") from error
+            with explained(f"{self.path}: not a readable archive", *DAMAGED):
+                self.names, self._read = self._open_zip() if self.path.suffix == ".zip" else self._open_tar()
         else:
+            with explained(f"{self.path}: no such file or folder", OSError):
+                self.path.stat()
             self.names = [self.path.name]
             self._read = lambda name: self.path.read_bytes()
 
     def _open_zip(self) -> tuple[list[str], Callable[[str], bytes]]:
         archive = _Opened(partial(zipfile.ZipFile, self.path))
-        members = {}
-        for member in archive().infolist():
-            name = self._relative_name(member.filename)
-            if stat.S_ISLNK(member.external_attr >> 16):
-                raise DataError(f"{self.path}: member {member.filename!r} is a link; do not trust this archive")
-            if not member.is_dir():
-                members[name] = member
-        return list(members), lambda name: archive().read(members[name])
+        members = {
+            self._safe_name(member.filename, not stat.S_ISLNK(member.external_attr >> 16)): member
+            for member in archive().infolist()
+        }
+        names = [name for name, member in members.items() if not member.is_dir()]
+        return names, lambda name: archive().read(members[name])
 
     def _open_tar(self) -> tuple[list[str], Callable[[str], bytes]]:
         archive = _Opened(partial(tarfile.open, self.path))
-        members = {}
-        for member in archive().getmembers():
-            name = self._relative_name(member.name)
-            if not (member.isfile() or member.isdir()):
-                raise DataError(f"{self.path}: member {member.name!r} is a link or a device; do not trust this archive")
-            if member.isfile():
-                members[name] = member
+        members = {
+            self._safe_name(member.name, member.isfile() or member.isdir()): member for member in archive().getmembers()
+        }
         stream = archive().fileobj
         assert stream is not None
         while stream.read(1 << 20):
@@ -129,15 +104,15 @@ class Source:
 
         def read(name: str) -> bytes:
             content = archive().extractfile(members[name])
-            assert content is not None  # `members` contains regular files only
+            assert content is not None  # `names` contains regular files only
             return content.read()
 
-        return list(members), read
+        return [name for name, member in members.items() if member.isfile()], read
 
-    def _relative_name(self, name: str) -> str:
-        """Return a member's name without "./"; refuse one outside the archive."""
+    def _safe_name(self, name: str, is_plain: bool) -> str:
+        """Return a member's name without "./"; refuse links, devices and names outside the archive."""
         path = PurePosixPath(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in "".join(path.parts[:1]):
+        if not is_plain or path.is_absolute() or ".." in path.parts or ":" in "".join(path.parts[:1]):
             raise DataError(f"{self.path}: member {name!r} leads outside the archive; do not trust this archive")
         return str(PurePosixPath(name))
 
@@ -148,37 +123,18 @@ class Source:
         return str(self.path) if self.names == [self.path.name] else f"{self.path}: {name}"
 
     def read(self, name: str) -> bytes:
-        """Return the content of a member.
-
-        Raises:
-            DataError: The member does not exist or is damaged.
-        """
-        if name not in self.names:
-            raise DataError(f"{self.path}: holds no {name!r} (found {', '.join(self.names[:5]) or 'nothing'})")
-        try:
+        """Return the content of a member."""
+        with explained(f"{self.label(name)}: cannot be read", *DAMAGED, KeyError):
             return self._read(name)
-        except DAMAGED as error:
-            raise DataError(f"{self.label(name)}: cannot be read ({error}); fetch it again") from error
 
     def json(self, name: str) -> Any:
-        """Parse a member as JSON.
-
-        Raises:
-            DataError: The member does not exist, is damaged or not JSON; the message contains line and column.
-        """
+        """Parse a member as JSON."""
         return parse_json(self.read(name), self.label(name))
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """File to download.
-
-    Attributes:
-        name: Relative name under which it is stored.
-        url: Its URL, at a pinned revision.
-        sha256: Expected checksum, if known.
-        size: Expected size in bytes, if known.
-    """
+    """File to download: its relative name, its URL at a pinned revision, and its checksum and size if known."""
 
     name: str
     url: str
@@ -190,17 +146,8 @@ def with_checksums(files: Iterable[RemoteFile], checksums: Any) -> list[RemoteFi
     """Return the files with checksums provided by the user; unchanged for None."""
     if checksums is None:
         return list(files)
-    if not isinstance(checksums, dict):
-        raise DataError(f"checksums: found {type(checksums).__name__}, expected an object of file name -> SHA-256")
-    verified = []
-    for remote in files:
-        sha256 = checksums.get(remote.name)
-        if not isinstance(sha256, str) or not re.fullmatch("[0-9a-fA-F]{64}", sha256):
-            raise DataError(f"checksums: no SHA-256 of {remote.name!r} (found {sha256!r}); add it or drop the option")
-        if remote.sha256 is not None and sha256.lower() != remote.sha256:
-            raise DataError(f"checksums: {remote.name!r} has {sha256}, but its known SHA-256 is {remote.sha256}")
-        verified.append(replace(remote, sha256=sha256.lower()))
-    return verified
+    with explained("checksums: expected name -> SHA-256 of every file", KeyError, TypeError, AttributeError):
+        return [replace(remote, sha256=checksums[remote.name].lower()) for remote in files]
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
@@ -213,36 +160,23 @@ def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progre
     """Download files to a folder, each completely and verified or not at all; keep the files that already exist.
 
     A file without a known checksum is trusted on first use: its checksum is recorded in `checksums.json` in the
-    folder, and verified on later calls.
-
-    Args:
-        files: Files to download.
-        folder: Target folder, created if missing.
-        progress: Show a progress bar for each file.
-
-    Returns:
-        Name -> SHA-256 of the files that were trusted on first use in this call.
-
-    Raises:
-        DataError: A download failed or was incomplete, a checksum differs, or the folder cannot be written. No
-            incomplete file is left.
+    folder, and verified on later calls. Returns name -> SHA-256 of the files that this call trusted.
     """
     folder = Path(folder)
     checksum_file = folder / CHECKSUMS
     recorded: dict[str, str] = read_json(checksum_file) if checksum_file.exists() else {}
-    if not isinstance(recorded, dict) or not all(isinstance(value, str) for value in recorded.values()):
-        raise DataError(f"{checksum_file}: not an object of file name -> SHA-256; download into another folder")
     trusted: dict[str, str] = {}
     for remote in files:
         target = folder / remote.name
         expected = remote.sha256 or recorded.get(remote.name)
         require_file(target)
         if target.exists():
-            sha256 = _verified_sha256(target, expected, str(target), "delete it and try again")
+            sha256 = _verified_sha256(target, expected, str(target))
         else:
             with atomic_path(target) as path:
-                _fetch(remote, path, progress)
-                sha256 = _verified_sha256(path, expected, remote.url, "the source changed or was tampered with")
+                with explained(f"{remote.url}: download failed", http.client.HTTPException, OSError, ValueError):
+                    _fetch(remote, path, progress)
+                sha256 = _verified_sha256(path, expected, remote.url)
         if expected is None:
             trusted[remote.name] = sha256
         if recorded.get(remote.name) != sha256:
@@ -252,24 +186,18 @@ def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progre
 
 
 def _fetch(remote: RemoteFile, path: Path, progress: bool) -> None:
-    try:
-        with urllib.request.urlopen(remote.url, timeout=TIMEOUT_SECONDS) as response, path.open("wb") as file:
-            length = response.headers.get("Content-Length")
-            size = remote.size if remote.size is not None else int(length) if length else None
-            bar = tqdm.wrapattr(response, "read", total=size, desc=remote.name, disable=not progress)
-            with bar as stream:
-                shutil.copyfileobj(stream, file, 1 << 20)
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-        raise DataError(
-            f"{remote.url}: download failed ({error}); check the network, or fetch the file by hand and pass its path"
-        ) from error
-    received = path.stat().st_size
-    if size is not None and received != size:
-        raise DataError(f"{remote.url}: received {received} of {size} bytes; try again")
+    with urllib.request.urlopen(remote.url, timeout=TIMEOUT_SECONDS) as response, path.open("wb") as file:
+        length = response.headers.get("Content-Length")
+        size = remote.size if remote.size is not None else int(length) if length else None
+        bar = tqdm.wrapattr(response, "read", total=size, desc=remote.name, disable=not progress)
+        with bar as stream:
+            shutil.copyfileobj(stream, file, 1 << 20)
+        if size is not None and file.tell() != size:
+            raise OSError(f"received {file.tell()} of {size} bytes")
 
 
-def _verified_sha256(path: Path, expected: str | None, label: str, remedy: str) -> str:
+def _verified_sha256(path: Path, expected: str | None, label: str) -> str:
     sha256 = sha256_of(path)
     if expected is not None and sha256 != expected.lower():
-        raise DataError(f"{label}: checksum mismatch: SHA-256 is {sha256}, expected {expected}; {remedy}")
+        raise DataError(f"{label}: checksum mismatch: expected SHA-256 {expected}, got {sha256}")
     return sha256

@@ -21,7 +21,7 @@ from dair_hf.errors import DataError
 from dair_hf.io.files import read_json
 
 logger = logging.get_logger(__name__)
-# What a checkpoint consists of -> names of which it has at least one; folders are those of sharded models.
+# What a checkpoint consists of -> names of which it has at least one; sharded models have folders.
 _PARTS = {
     "weights": ("*model*.safetensors", "*.safetensors.index.json", "pytorch_model*"),
     "optimizer": ("optimizer.pt", "optimizer.bin", "optimizer_*"),
@@ -56,15 +56,10 @@ def last_checkpoint(folder: Path) -> str | None:
 def resumable_checkpoint(path: str | bool, folder: str) -> str:
     """Return the path of the checkpoint that a run shall resume."""
     found = last_checkpoint(Path(folder)) if path is True else str(path)
-    if found is None:
-        raise DataError(
-            f"resume_from_checkpoint=True, but {folder} has no complete checkpoint; leave it out to train from the "
-            "start, or give the path of a checkpoint, from whose weights training then goes on"
-        )
-    if not is_finished(Path(found)):
+    if found is None or not is_finished(Path(found)):
         held = ", ".join(path.name for path in sorted(Path(folder).glob("checkpoint-*"), key=_number_of))
         raise DataError(
-            f"resume_from_checkpoint={found!r}: expected a complete checkpoint of a Trainer, with trainer_state.json; "
+            f"resume_from_checkpoint={path!r}: expected a complete checkpoint of a Trainer, with trainer_state.json; "
             f"{folder} holds {held or 'none'}"
         )
     return found

@@ -12,8 +12,10 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from tqdm import tqdm
 
 from dair_hf.errors import (
     BeliefTextWarning,
@@ -26,7 +28,7 @@ from dair_hf.errors import (
 from dair_hf.io.folders import release_unused_folders
 
 FAILED, REFUSED, FINDINGS, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
-_HTTP_CLIENTS = {"httpx", "httpx2", "requests", "urllib3"}
+_NETWORK_LIBRARIES = {"httpx", "httpx2", "requests", "urllib3", "huggingface_hub"}
 # Seconds that other ranks wait before printing an error, so that rank 0 can print the same one and end them.
 GRACE = 15.0
 
@@ -34,13 +36,9 @@ GRACE = 15.0
 def exit_status(main: Callable[[], int | None]) -> int:
     """Run a command and return its exit status; print errors that a user can cause as one line on stderr.
 
-    Args:
-        main: The command; returns an exit status, or None for 0.
-
-    Returns:
-        0: success. 1: unexpected error; the line names a file with the traceback. 2: invalid input, or the run stopped;
-        the line says where, what, and what to do. 3: findings, of a command that was asked to fail on them.
-        130: Ctrl-C. 141: the reader of the output, such as `head`, closed the pipe; nothing is printed.
+    0: success. 1: unexpected error; the line names a file with the traceback. 2: invalid input, or the run stopped.
+    3: findings, of a command that was asked to fail on them. 130: Ctrl-C. 141: the reader of the output, such as
+    `head`, closed the pipe; nothing is printed.
     """
     return _run(main)[0]
 
@@ -55,24 +53,31 @@ def run_recipe(main: Callable[[], int | None]) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Escape the control characters of a text, with which a terminal could be commanded.
-
-    Example:
-        >>> print(printable("row \x1b[2J\n"))
-        row \u001b[2J\u000a
-    """
+    """Escape the control characters of a text, with which a terminal could be commanded."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def align(rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return one line for each row: the first cell on the left, the others on the right, two spaces apart."""
+    cells = [list(map(str, row)) for row in rows]
+    first, *others = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return [
+        f"{label:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(row, others, strict=True))
+        for label, *row in cells
+    ]
 
 
 def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None]:
     """Return exit status, printed line and exception of a command."""
     try:
-        with _unused_folders_released(), _own_warnings_in_one_line():
+        with contextlib.ExitStack() as unused, _own_warnings_in_one_line():
+            unused.callback(release_unused_folders)  # unless the command succeeds
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):
                     stream.reconfigure(errors="backslashreplace")
             status = main() or 0
             sys.stdout.flush()
+            unused.pop_all()
             return status, "", None
     except (KeyboardInterrupt, Exception) as error:
         return *_reported(error), error
@@ -104,18 +109,14 @@ def _reported(error: BaseException) -> tuple[int, str]:
     return FAILED, _print_error(f"error: {type(error).__name__}: {text} ({_save_traceback(error)})")
 
 
-def _is_network_failure(error: BaseException) -> bool:
+def _is_network_failure(error: BaseException | None) -> bool:
     """Return whether the Hub, or another host, refused a request or could not be reached."""
-    cause: BaseException | None = error
-    for _ in range(10):
-        packages = {kind.__module__.partition(".")[0] for kind in type(cause).__mro__}
-        if isinstance(cause, socket.gaierror) or packages & _HTTP_CLIENTS:
+    while isinstance(error, Exception):
+        packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+        if isinstance(error, socket.gaierror) or packages & _NETWORK_LIBRARIES:
             return True
-        if not isinstance(cause, OSError):
-            return False
-        if "huggingface_hub" in packages:
-            return True
-        cause = cause.__cause__ or cause.__context__  # transformers wraps it in a plain OSError
+        # transformers wraps it in a plain OSError
+        error = error.__cause__ or error.__context__ if isinstance(error, OSError) else None
     return False
 
 
@@ -146,7 +147,7 @@ def _own_warnings_in_one_line() -> Iterator[None]:
             others(message, category, *place, **options)
         elif not _is_other_rank() and sys.stderr is not None:
             with contextlib.suppress(OSError):  # as Python does: a warning is no reason to end
-                _print_between_bars(printable(f"warning: {message}"))
+                tqdm.write(printable(f"warning: {message}"), file=sys.stderr)  # above open bars
 
     with warnings.catch_warnings():
         for category in () if sys.warnoptions else own:  # python -W and PYTHONWARNINGS decide, where they are given
@@ -155,22 +156,10 @@ def _own_warnings_in_one_line() -> Iterator[None]:
         yield
 
 
-def _open_progress_bars() -> list[Any]:
-    return list(getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ()))
-
-
 def _close_progress_bars() -> None:
     """Close the progress bars that an exception left open, such as Trainer's, since they end their line only then."""
-    for bar in _open_progress_bars():
+    for bar in list(getattr(tqdm, "_instances", ())):
         bar.close()
-
-
-def _print_between_bars(line: str) -> None:
-    """Print a line to stderr; progress bars that are open move below it."""
-    if bars := _open_progress_bars():
-        bars[0].write(line, file=sys.stderr)
-    else:
-        print(line, file=sys.stderr)
 
 
 def _save_traceback(error: BaseException) -> str:
@@ -192,12 +181,3 @@ def _discard_stdout() -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextlib.contextmanager
-def _unused_folders_released() -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        release_unused_folders()
-        raise

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from dair_hf.errors import DataError
+from dair_hf.errors import explained
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import read_json, write_json
 from dair_hf.io.processes import map_across_ranks, rank_and_size
@@ -33,23 +33,12 @@ class _Entry(NamedTuple):
 
 
 class FileValueCache:
-    """Cache of one value per file.
-
-    A value is computed once and reused until the file changes. As in git, a file counts as changed if its size or one
-    of its timestamps differs.
+    """Cache of one value per file, which is computed again if the file's size or one of its timestamps changed.
 
     Args:
         cache_file: JSON file that keeps the values between runs; it may be deleted at any time. None: memory only.
         compute: Function from a path to its value, or to None for a file that has to be checked again next time.
         description: Label of the progress bar.
-
-    Raises:
-        DataError: The cache file cannot be read.
-
-    Example:
-        >>> hashes = FileValueCache("features/contents.json", sha256_of)  # doctest: +SKIP
-        >>> hashes.get(["a.jpg", "copy_of_a.jpg"])  # doctest: +SKIP
-        ['8f4343...', '8f4343...']
     """
 
     def __init__(
@@ -64,7 +53,7 @@ class FileValueCache:
         self._entries: dict[str, _Entry] = {}
         self._is_saved = True
         if self.cache_file is not None and self.cache_file.exists():
-            entries = read_json(self.cache_file, "delete it to rebuild it")
+            entries = read_json(self.cache_file)
             self._entries = {path: _Entry(*entry) for path, entry in entries.items()}
 
     def get(self, paths: Iterable[str], progress: bool = False, shared: bool = False) -> list[str | None]:
@@ -75,12 +64,6 @@ class FileValueCache:
             progress: Whether to show a progress bar on a terminal if it takes more than two seconds.
             shared: Whether to split the files among the processes of the run, and save the cache. All processes must
                 then call this method with the same paths.
-
-        Returns:
-            One value per path, in order.
-
-        Raises:
-            DataError: A file cannot be read.
         """
         paths = [os.path.abspath(path) for path in paths]
         distinct = list(dict.fromkeys(paths))
@@ -111,13 +94,11 @@ class FileValueCache:
             threads.shutdown(cancel_futures=True)  # otherwise an interrupt would wait for all files
 
     def _current_entry(self, path: str) -> _Entry:
-        try:
+        with explained(f"{path}: cannot be read", OSError):
             stat = os.stat(path)
             timestamps = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             entry = self._entries.get(path)
             return entry if entry is not None and entry[:3] == timestamps else _Entry(*timestamps, self.compute(path))
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
 
 
 def content_hashes(folder: str | os.PathLike[str]) -> FileValueCache:
@@ -128,15 +109,7 @@ def content_hashes(folder: str | os.PathLike[str]) -> FileValueCache:
 def content_fingerprint(rows: Dataset, path_columns: Sequence[str], hashes: FileValueCache) -> str:
     """Return a fingerprint of rows that does not depend on the place of their files, but on the files' content.
 
-    All processes of a run must call this function, since they split the hashing.
-
-    Args:
-        rows: The rows.
-        path_columns: Columns of paths, or None where there is no file.
-        hashes: SHA-256 of files, as `content_hashes`.
-
-    Raises:
-        DataError: A file cannot be read.
+    All processes of a run must call this function, since they split the hashing; a path may be None.
     """
     others = rows.select_columns([name for name in rows.column_names if name not in path_columns])
     digest = hashlib.sha256(json.dumps(rows.features.to_dict(), sort_keys=True).encode())

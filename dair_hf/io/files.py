@@ -1,25 +1,22 @@
-"""Files that are written completely or not at all, and readers of JSON and YAML whose errors name file and line."""
+"""Files that are written completely or not at all, and readers of JSON and YAML whose errors name the file."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import json
 import os
 import re
 import shutil
-import stat
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 
 FilePath = str | os.PathLike[str]
 
@@ -33,8 +30,7 @@ _ESCAPE = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<half>\\ud[8
 def atomic_path(target: FilePath) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `target` on success and removed on failure.
 
-    Replaces a regular file at `target`, keeps its mode, and follows links. A pipe or a character device, such as
-    `/dev/stdout`, receives the content at the end.
+    Replaces a regular file at `target`, keeps its mode, and follows links.
 
     Args:
         target: Path of the finished file. Missing parent folders are created.
@@ -43,22 +39,13 @@ def atomic_path(target: FilePath) -> Iterator[Path]:
         The path to write to.
 
     Raises:
-        DataError: `target` is a folder, a block device or a socket, or cannot be written.
+        DataError: `target` is not a regular file, or cannot be written.
 
     Example:
         >>> with atomic_path("outputs/table.md") as path:  # doctest: +SKIP
         ...     path.write_text("| a |")
     """
     resolved = require_file(target)
-    if _is_stream(target):
-        with tempfile.TemporaryDirectory() as folder:
-            content = Path(folder, "content")
-            yield content
-            with explain_write_errors(target):
-                stream = _open_stream(target)
-            with content.open("rb") as file, stream:
-                shutil.copyfileobj(file, stream)
-        return
     with scratch_folder(resolved, target) as scratch:
         yield scratch / resolved.name
         with explain_write_errors(target):
@@ -68,69 +55,20 @@ def atomic_path(target: FilePath) -> Iterator[Path]:
 
 
 def require_file(target: FilePath) -> Path:
-    """Return the path of an output file with links resolved.
-
-    Raises:
-        DataError: `target` is a folder, a block device or a socket.
-    """
+    """Return the path of an output file with links resolved; refuse folders, devices, pipes and sockets."""
     resolved = Path(os.path.realpath(target))
-    if resolved.is_dir() or os.fspath(target).endswith(os.sep):
-        raise DataError(f"{target}: is a folder; name a file")
-    if os.path.exists(target) and not os.path.isfile(target) and not _is_stream(target):
-        raise DataError(f"{target}: is not a regular file; name one")
+    if (resolved.exists() and not resolved.is_file()) or os.fspath(target).endswith(os.sep):
+        raise DataError(f"{target}: is {'a folder' if resolved.is_dir() else 'not a regular file'}; name a file")
     return resolved
 
 
-def _is_stream(target: FilePath) -> bool:
-    """Return whether `target` is a pipe, a character device or an open file descriptor, which cannot be replaced."""
-    try:
-        mode = os.stat(target).st_mode
-    except OSError:
-        return False
-    is_open = re.match(r"/dev/(stdout$|stderr$|fd/)|/proc/[^/]+/fd/", os.fspath(target)) is not None
-    return is_open or stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
-
-
-def _open_stream(target: FilePath) -> BinaryIO:
-    """Open a stream for writing, after flushing what this process has already printed to it."""
-    target_stat = os.stat(target)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            descriptor = stream.fileno()
-            is_same = os.path.samestat(os.fstat(descriptor), target_stat)
-        except (OSError, ValueError):
-            continue  # not backed by a file
-        if is_same:
-            stream.flush()
-            return os.fdopen(os.dup(descriptor), "wb")
-    return open(target, "ab")
-
-
-def require_writable_folder(folder: Any, name: str) -> Path:
-    """Return the path of a folder for output, which need not exist, before the work whose results it shall hold.
-
-    Args:
-        folder: The folder.
-        name: Name of the argument, for messages.
-
-    Raises:
-        DataError: It is no path, something else is there, or it cannot be written.
-
-    Example:
-        >>> require_writable_folder("", "folder")
-        Traceback (most recent call last):
-        dair_hf.errors.DataError: folder='' names no folder; give one, such as 'pair_report'
-    """
-    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
-        raise DataError(f"{name}={folder!r} names no folder; give one, such as 'pair_report'")
-    with explain_write_errors(folder):
+def require_writable_folder(folder: FilePath, name: str) -> Path:
+    """Return the path of an output folder, which need not exist; refuse one that cannot be written, before the work."""
+    with explained(f"{name}={str(folder)!r}: cannot write there", OSError):
         existing = Path(os.path.realpath(folder))
         while not existing.exists():
             existing = existing.parent
-        if not existing.is_dir():
-            raise DataError(f"{existing}: is no folder; name another one")
-        if not os.access(existing, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
+        tempfile.TemporaryFile(dir=existing).close()
     return Path(folder)
 
 
@@ -150,21 +88,19 @@ def require_output_file(
         is_own: Whether the command wrote an existing file, see `holds_json`: any other is never replaced. None: the
             command checks that itself, before it writes.
         remedy: How the user names another output, for the message.
-
-    Raises:
-        DataError: `target` is a folder, a block device or a socket, is one of the sources, or exists although
-            `overwrite` is False or the command did not write it.
     """
-    resolved = require_file(target)
+    resolved, problem = require_file(target), None
     for source in sources:
-        if os.path.realpath(source) == str(resolved) or (resolved.exists() and _is_same_file(source, resolved)):
-            raise DataError(f"{target}: is also read ({source}); {remedy} to write")
-    if not resolved.exists() or not resolved.stat().st_size or _is_stream(target):
-        return
-    if is_own is not None and not is_own(Path(target)):
-        raise DataError(f"{target}: was not written by this command; {remedy}, or move this one away")
-    if not overwrite:
-        raise DataError(f"{target}: already exists; {remedy}, or give --overwrite to replace it")
+        is_same = os.path.exists(source) and resolved.exists() and os.path.samefile(source, resolved)
+        if is_same or resolved == Path(os.path.realpath(source)):
+            problem = f"is also read ({source}); {remedy} to write"
+    if problem is None and resolved.exists() and resolved.stat().st_size:
+        if is_own is not None and not is_own(Path(target)):
+            problem = f"was not written by this command; {remedy}, or move this one away"
+        elif not overwrite:
+            problem = f"already exists; {remedy}, or give --overwrite to replace it"
+    if problem is not None:
+        raise DataError(f"{target}: {problem}")
 
 
 def holds_json(check: Callable[[Any], bool]) -> Callable[[Path], bool]:
@@ -187,19 +123,9 @@ def write_text(target: FilePath, text: str) -> Path:
 
 
 def write_generated(target: FilePath, text: str, mark: str) -> Path:
-    """Write a generated page; refuse to replace a file that does not contain `mark`.
-
-    Raises:
-        DataError: As `atomic_path`, or the existing file was not generated.
-    """
-    require_generated(target, mark)
+    """Write a generated page; refuse to replace a file that does not contain `mark`."""
+    require_output_file(target, overwrite=True, is_own=lambda path: mark.encode() in read_bytes(path))
     return write_text(target, text)
-
-
-def require_generated(target: FilePath, mark: str) -> None:
-    """Refuse to replace a file that does not contain `mark`."""
-    if Path(target).is_file() and mark.encode() not in read_bytes(target):
-        raise DataError(f"{target}: does not contain {mark!r}, so it was not generated; move it away")
 
 
 def write_json(target: FilePath, value: Any) -> Path:
@@ -209,9 +135,7 @@ def write_json(target: FilePath, value: Any) -> Path:
 
 @contextlib.contextmanager
 def scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
-    """Yield a temporary folder next to an output path, and remove it at the end.
-
-    The folders of killed processes are removed, too.
+    """Yield a temporary folder next to an output path, and remove it at the end, with those of killed processes.
 
     Args:
         resolved: Output path, with links resolved. Missing parent folders are created.
@@ -241,118 +165,42 @@ def _locked_scratch(resolved: Path) -> tuple[Path, FileLock]:
             return scratch, lock
 
 
-def lock_file(path: Path, folder: FilePath) -> FileLock:
-    """Lock a file, which is created, for this process. Links are not followed."""
-    lock = FileLock(path, timeout=0, is_singleton=True)
-    with explain_write_errors(folder):
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise DataError(f"{folder}: another process works there; wait until it ends, or name another") from error
-    return lock
-
-
-@contextlib.contextmanager
-def explain_write_errors(target: FilePath) -> Iterator[None]:
+def explain_write_errors(target: FilePath) -> contextlib.AbstractContextManager[None]:
     """Convert an `OSError` raised while creating or opening `target` into a `DataError` that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{target}: cannot write there ({error.strerror or error}); choose a folder you may write to"
-        ) from error
-
-
-def _is_same_file(first: FilePath, second: FilePath) -> bool:
-    try:
-        return os.path.samefile(first, second)
-    except OSError:
-        return False
+    return explained(f"{target}: cannot write there", OSError)
 
 
 def read_bytes(path: FilePath) -> bytes:
-    """Read a file.
-
-    Raises:
-        DataError: The file is missing, a folder, or cannot be read.
-    """
-    try:
+    """Read a file."""
+    with explained(f"{path}: cannot be read", OSError):
         return Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; check the path") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
 
 
-def read_json(path: FilePath, remedy: str = "fetch it again") -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: The file.
-        remedy: What to do if it is not JSON, for messages.
-
-    Raises:
-        DataError: The file cannot be read or is not JSON; the message contains file, line and column.
-    """
-    return parse_json(read_bytes(path), str(path), remedy)
+def read_json(path: FilePath) -> Any:
+    """Read a JSON file; errors name the file and the line."""
+    return parse_json(read_bytes(path), str(path))
 
 
-def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again", **options: Any) -> Any:
-    """Parse a JSON document.
-
-    Args:
-        content: The document, in UTF-8.
-        label: Name of its source, for messages.
-        remedy: What to do if it is not JSON, for messages.
-        **options: Arguments of `json.loads`.
-
-    Raises:
-        DataError: Not UTF-8 or not JSON; the message contains label, line and column.
-
-    Example:
-        >>> parse_json(b'{"a": 1}', "inline")
-        {'a': 1}
-    """
-    try:
+def parse_json(content: bytes | str, label: str, **options: Any) -> Any:
+    """Parse a JSON document in UTF-8 with the options of `json.loads`; `label` names its source in errors."""
+    with explained(f"{label}: not valid JSON", ValueError):
         return decode_json(content, **options)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{label}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{label}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
-            f"the file may be truncated, {remedy}"
-        ) from error
 
 
 def decode_json(content: bytes | str, **options: Any) -> Any:
-    """Call `json.loads`, and raise `JSONDecodeError` for every kind of invalid JSON.
-
-    Raises:
-        json.JSONDecodeError: Invalid JSON, including values nested too deeply and integers with thousands of digits.
-        UnicodeDecodeError: Not UTF-8.
-    """
+    """Call `json.loads`, and raise `JSONDecodeError` for every kind of invalid JSON, also if nested too deeply."""
     try:
         return json.loads(content, **options)
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise
     except (ValueError, RecursionError) as error:
-        message = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise json.JSONDecodeError(message, "", 0) from error
+        failure: Exception = error
+        if not isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            failure = json.JSONDecodeError(reason, "", 0)
+        raise failure from None
 
 
 def decode_json_texts(content: str, **options: Any) -> Any:
-    r"""As `decode_json`, but refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot.
-
-    Raises:
-        json.JSONDecodeError: Invalid JSON, or half of a surrogate pair.
-
-    Example:
-        >>> decode_json_texts(r'["\ud83d\ude00"]') == ["\U0001f600"]
-        True
-        >>> decode_json_texts(r'["\ud83d"]')
-        Traceback (most recent call last):
-        json.decoder.JSONDecodeError: \ud83d is half of a surrogate pair: line 1 column 3 (char 2)
-    """
+    """As `decode_json`, but refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
     value = decode_json(content, **options)
     for escape in _ESCAPE.finditer(content):
         if escape["half"]:
@@ -361,28 +209,13 @@ def decode_json_texts(content: str, **options: Any) -> Any:
 
 
 def decode_utf8(content: bytes, label: str) -> str:
-    r"""Decode a text in UTF-8, with or without a byte order mark.
-
-    Args:
-        content: Content of a file.
-        label: Name of its source, for messages.
-
-    Raises:
-        DataError: Not UTF-8; the message contains label, line and byte.
-
-    Example:
-        >>> decode_utf8(b"one\ntw\xf6", "a.txt")
-        Traceback (most recent call last):
-        dair_hf.errors.DataError: a.txt: line 2: not UTF-8 text (byte 0xf6); save the file as UTF-8
-    """
+    """Decode a text in UTF-8, with or without a byte order mark; errors name the label and the line."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         read = error.object  # without the byte order mark, from which `start` counts
         line = read.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{label}: line {line}: not UTF-8 text (byte 0x{read[error.start]:02x}); save the file as UTF-8"
-        ) from error
+        raise DataError(f"{label}: line {line}: not UTF-8 text (byte 0x{read[error.start]:02x})") from error
 
 
 class _YamlLoader(yaml.SafeLoader):
@@ -417,20 +250,11 @@ _YamlLoader.add_implicit_resolver(
 
 
 def read_yaml(path: FilePath) -> Any:
-    """Read a YAML file.
-
-    Raises:
-        DataError: The file cannot be read or is not plain YAML; the message contains file, line and column.
-    """
+    """Read a YAML file of plain values, lists and mappings; errors name file and line."""
     return parse_yaml(decode_utf8(read_bytes(path), str(path)), str(path))
 
 
 def parse_yaml(text: str, label: str) -> Any:
     """Parse a YAML document of plain values, lists and mappings, without aliases and tags."""
-    try:
+    with explained(f"{label}: not valid YAML", yaml.YAMLError, RecursionError, ValueError):
         return yaml.load(text, _YamlLoader)  # a SafeLoader
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise DataError(f"{label}: {position}not valid YAML ({problem})") from error

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from dair_hf.errors import DataError
-from dair_hf.io.files import LOCK, FilePath, explain_write_errors, lock_file, read_json, scratch_folder, write_json
+from dair_hf.errors import DataError, explained
+from dair_hf.io.files import LOCK, FilePath, explain_write_errors, read_json, scratch_folder, write_json
 
 MANIFEST = "dair_hf_manifest.json"  # names of the files that `atomic_folder` wrote
-HIDDEN_LOCK = f".{LOCK}"  # of a command that writes a few files; a recipe's lock stays and marks its folder
 # Names that recipes write, except inside the folders of their runs.
 RECIPE_NAMES = (
     "comparison.*", "paired.*", "*_seed*.json", "audit_*.json", "data.json", "missing.json", "choice.json",
@@ -35,19 +34,8 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
 
     Args:
         target: Path of the finished folder.
-        sources: Files and folders that are read to fill it.
+        sources: Files and folders that are read to fill it, which it may not replace or lie in.
         overwrite: Allow a folder from an earlier call to be replaced.
-
-    Yields:
-        The folder to write to.
-
-    Raises:
-        DataError: `target` is a file, contains anything that may not be replaced, is, contains or lies in a source, or
-            cannot be written.
-
-    Example:
-        >>> with atomic_folder("data/pairs") as folder:  # doctest: +SKIP
-        ...     (folder / "train.jsonl").write_text("{}")
     """
     sources = list(sources)
     resolved = require_output_folder(target, sources, overwrite)
@@ -56,45 +44,38 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
         write_json(new / MANIFEST, {"written_by": _program(), "files": sorted({*_contents(new), MANIFEST})})
         require_output_folder(target, sources, overwrite)  # again, in case another program wrote there meanwhile
         with explain_write_errors(target):
-            if resolved.is_dir() and any(resolved.iterdir()):
-                # Visible, and outside the temporary folder: nothing is lost if the process is killed in between.
-                old = resolved.with_name(f"{resolved.name}.old-{os.getpid()}")
-                try:
-                    os.rename(resolved, old)
-                    os.rename(new, resolved)
-                finally:
-                    if not resolved.exists():
-                        os.rename(old, resolved)
-                    shutil.rmtree(old, ignore_errors=True)
-            else:
+            if not resolved.exists():
                 os.rename(new, resolved)
+                return
+            # Visible, and outside the temporary folder: nothing is lost if the process is killed in between.
+            old = resolved.with_name(f"{resolved.name}.old-{os.getpid()}")
+            try:
+                os.rename(resolved, old)
+                os.rename(new, resolved)
+            finally:
+                if not resolved.exists():
+                    os.rename(old, resolved)
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> Path:
-    """Return the path of an output folder with links resolved; refuse it if writing it would replace something else.
-
-    The arguments are those of `atomic_folder`.
-    """
-    resolved = Path(os.path.realpath(target))
+    """Return the path of a folder for `atomic_folder`; refuse it if writing it would replace something else."""
+    resolved, problem = Path(os.path.realpath(target)), None
+    contents = _contents(resolved)
+    foreign = sorted(contents - _manifest(resolved))
     for source in sources:
         source_path = Path(os.path.realpath(source))
-        if resolved == source_path or resolved in source_path.parents:
-            raise DataError(f"{target}: would take the place of {source}, which is read; name another folder")
-        if source_path in resolved.parents:
-            raise DataError(f"{target}: lies in {source}, which is read with all of its folders; name a folder outside")
-    if not resolved.exists():
-        return resolved
-    if not resolved.is_dir():
-        raise DataError(f"{target}: is a file; name a folder")
-    if resolved == Path.cwd():
-        raise DataError(f"{target}: is the working folder; name a folder below it")
-    contents = _contents(resolved)
-    if foreign := sorted(contents - _manifest(resolved)):
-        raise DataError(f"{target}: holds {_some(foreign)}, which this command did not write; name a new folder")
-    if contents and not overwrite:
-        raise DataError(
-            f"{target}: already exists; name a new folder, or give --overwrite to replace it (in Python overwrite=True)"
-        )
+        if resolved in (source_path, *source_path.parents) or source_path in resolved.parents:
+            problem = f"overlaps {source}, which is read; name another folder"
+    if problem is None and resolved.exists():
+        if resolved == Path.cwd() or not resolved.is_dir():
+            problem = "is a file, or the working folder; name another folder"
+        elif foreign:
+            problem = f"holds {_some(foreign)}, which this command did not write; name a new folder"
+        elif contents and not overwrite:
+            problem = "already exists; name a new folder, or give --overwrite (in Python overwrite=True)"
+    if problem is not None:
+        raise DataError(f"{target}: {problem}")
     return resolved
 
 
@@ -103,17 +84,9 @@ def mark_folder(folder: FilePath) -> Path:
 
     Folders that were marked before, that contain records of runs, or that have no files with names that recipes write
     are accepted. Returns the lock file, which is the mark.
-
-    Raises:
-        DataError: `folder` is "", is a file, cannot be written, or contains a file of others that a recipe would
-            replace.
     """
-    if not os.fspath(folder):
-        raise DataError("the output folder is empty; name one, or . for the working folder")
     resolved = Path(os.path.realpath(folder))
     lock = resolved / LOCK
-    if resolved.exists() and not resolved.is_dir():
-        raise DataError(f"{folder}: is a file; name a folder")
     with explain_write_errors(folder):
         resolved.mkdir(parents=True, exist_ok=True)
         if not lock.exists() and not _has_run_records(resolved):
@@ -125,43 +98,15 @@ def mark_folder(folder: FilePath) -> Path:
 
 
 def claim_folder(folder: FilePath) -> Path:
-    """Mark a folder, and keep other processes out of it and its subfolders until this process ends.
-
-    Raises:
-        DataError: As `mark_folder`, or another process works in the folder.
-
-    Example:
-        >>> claim_folder("outputs/demo")  # doctest: +SKIP
-        PosixPath('outputs/demo')
-    """
+    """Mark a folder, and keep other processes out of it and its subfolders until this process ends."""
     resolved = Path(os.path.realpath(folder))
     if not {str(resolved), *map(str, resolved.parents)} & _claims.keys():
         is_new = not resolved.exists()
-        _claims[str(resolved)] = lock_file(mark_folder(folder), folder), is_new
+        lock = FileLock(mark_folder(folder), timeout=0, is_singleton=True)  # follows no links
+        with explained(f"{folder}: another process works there", OSError):
+            lock.acquire()
+        _claims[str(resolved)] = lock, is_new
     return Path(folder)
-
-
-@contextlib.contextmanager
-def sole_writer(folder: FilePath) -> Iterator[None]:
-    """Keep other commands from writing to a folder until the block ends; a new folder is removed if nothing is in it.
-
-    Raises:
-        DataError: Another command writes there, or the folder cannot be written.
-    """
-    resolved = Path(os.path.realpath(folder))
-    is_new = not resolved.exists()
-    with explain_write_errors(folder):
-        resolved.mkdir(parents=True, exist_ok=True)
-    lock = lock_file(resolved / HIDDEN_LOCK, folder)
-    try:
-        yield
-    finally:
-        if lock.lock_counter == 1:  # the outermost block
-            with contextlib.suppress(OSError):
-                os.unlink(resolved / HIDDEN_LOCK)  # before the release: afterwards it may be another process's
-                if is_new:
-                    os.rmdir(resolved)
-        lock.release()
 
 
 def release_unused_folders() -> None:

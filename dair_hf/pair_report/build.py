@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from dair_hf.config import DAIRConfig
@@ -18,9 +19,9 @@ from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator
 from dair_hf.evaluation.views import PairViews, views_of
 from dair_hf.io.processes import on_first_rank
 from dair_hf.pair_report.contents import PairContents, row_of
-from dair_hf.pair_report.groups import Grouping, groupings_of
+from dair_hf.pair_report.groups import groupings_of
 from dair_hf.pair_report.page import require_report_libraries
-from dair_hf.pair_report.report import PairReport
+from dair_hf.pair_report.report import PAIR_COLUMNS, PairReport
 from dair_hf.pair_report.scores import (
     CM_AND_FLIPS,
     correctness_by_group,
@@ -30,11 +31,11 @@ from dair_hf.pair_report.scores import (
     root_consistency,
     share_of_worst,
 )
+from dair_hf.settings import Count, Settings
 
 Groups = str | Sequence[str] | Mapping[str, Sequence[Any]] | None
 
-MAX_NAMED_ROWS = 8  # in an error
-
+WEIGHTS = ["weight_original", "weight_augmented"]
 CURVES = (
     "loss_original",
     "loss_augmented",
@@ -48,35 +49,13 @@ CURVES = (
 
 
 @dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(Settings):
     """Options of a pair report, see `DAIRTrainer.pair_report`."""
 
     title: str = "Pair report"
     groups: Groups = None
     texts: str | Sequence[str] | None = None
-    worst: int = 100
-
-    def __post_init__(self) -> None:
-        worst: Any = self.worst
-        if isinstance(worst, bool) or not isinstance(worst, (int, np.integer)) or worst < 1:
-            raise DataError(f"worst={worst!r}: must be a whole number >= 1, the number of pairs that the report shows")
-
-
-@dataclass(frozen=True)
-class PairValues:
-    """Values of N pairs."""
-
-    rows: np.ndarray
-    partners: np.ndarray
-    original: np.ndarray
-    augmented: np.ndarray
-    scores: np.ndarray
-    steps: np.ndarray
-    dair_lambda: float | None
-    weights: np.ndarray | None
-    correct: np.ndarray | None = None
-    same_answer: np.ndarray | None = None
-    answers: list[list[str]] | None = None
+    worst: Count = 100
 
 
 def build_report(
@@ -94,129 +73,103 @@ def build_report(
         evaluator: What counts as right, or the evaluation of all views by the same model; None: losses only.
         options: Options of the report.
         **gen_kwargs: Arguments of `generate`, for the evaluator.
-
-    Raises:
-        DataError: No row has a partner, two rows have the same `row_id`, a loss is not finite, or as
-            `DAIRTrainer.pair_report`.
     """
-    require_report_libraries()  # before the model is run
+    require_report_libraries()  # before the model is run, as are the following
     views = views_of(data)
-    if not views.has_partner.any():
-        raise DataError(
-            f"pair_report: none of the {len(views.has_partner)} rows has a partner, so there is no pair to report on; "
-            "pass data with columns of the augmented view"
-        )
     views.require_unique_rows()  # the history of training is kept by `row_id`
+    texts = [options.texts] if isinstance(options.texts, str) else options.texts
+    groups = [options.groups] if isinstance(options.groups, str) else options.groups or ()
+    if missing := {*(texts or ()), *(() if isinstance(groups, Mapping) else groups)}.difference(views.column_names):
+        raise DataError(f"groups, texts: expected columns of the data, {views.column_names}, got {sorted(missing)}")
+    if not views.has_partner.any():
+        raise DataError(f"pair_report: expected columns of the augmented view; none of {len(data)} rows has a partner")
+
     losses, targets = trainer.pair_losses(data)
     rows, numbers = trained_partners(targets).nonzero()
-    pairs = rows, numbers + 1
-    if not len(rows):
-        raise DataError("pair_report: no pair has a target in both views; were the targets truncated?")
-    row_ids = list(views.row_ids)
-    left, right = losses[rows, 0], losses[pairs]
+    partners = numbers + 1
+    left, right = losses[rows, 0], losses[rows, partners]
     broken = ~(np.isfinite(left) & np.isfinite(right))
-    if broken.any():
-        named = [str(row_ids[row]) for row in dict.fromkeys(rows[broken].tolist())][:MAX_NAMED_ROWS]
+    if broken.any() or not len(rows):
+        named = [str(views.row_ids[row]) for row in dict.fromkeys(rows[broken].tolist())][:8]
         raise DataError(
-            f"pair_report: the loss of {broken.sum()} of {len(rows)} pairs is not finite: {named}; check these rows "
-            "and the weights of the model"
+            f"pair_report: expected finite losses of pairs with targets, got {len(rows)} pairs, {broken.sum()} of them "
+            f"not finite: {named}"
         )
-    groupings = groupings_of(views, pairs, options.groups, targets[:, 0], label_names(trainer.model))
+    groupings = groupings_of(views, (rows, partners), groups, targets[:, 0], label_names(trainer.model))
+    row_ids = [views.row_ids[row] for row in rows]
     # Only of these rows is it known that training saw them: other data may use the same ids.
     was_trained = (data.data if isinstance(data, HeldRows) else data) is trainer.train_dataset
-    sums = steps = np.zeros(len(rows))
-    if was_trained:
-        sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows], pairs[1])
-    correct, same_answer, answers = None, None, None
-    if evaluator is not None:
-        correct, same_answer, answers = _correctness(trainer, data, views, pairs, evaluator, gen_kwargs)
+    sums, steps = trainer.pair_history.sums(row_ids, partners) if was_trained else np.zeros((2, len(rows)))
+    pairs = pd.DataFrame(
+        {
+            "row": rows,
+            "row_id": [str(row_id) for row_id in row_ids],
+            "partner": partners,
+            "loss_original": left,
+            "loss_augmented": right,
+            "consistency": root_consistency(left, right),
+            "score": disagreement(left, right, sums, steps),
+            "steps": steps,
+        }
+    )
     # Of all rows, as training counts them: rows without a partner add tokens, but no pair.
     _, pair_count, tokens = BatchLayout(targets > 0, targets).counts(with_partners=True)
     dair_lambda = trainer.lambda_control.latest
-    values = PairValues(
-        *pairs,
-        left,
-        right,
-        disagreement(left, right, sums, steps),
-        steps,
-        dair_lambda,
-        gradient_weights_of(trainer.args, rows, left, right, dair_lambda, tokens / (2 * pair_count)),
-        correct,
-        same_answer,
-        answers,
-    )
+    weights = gradient_weights_of(trainer.args, rows, left, right, dair_lambda, tokens / (2 * pair_count))
+    if weights is not None:
+        pairs[WEIGHTS] = weights.T
+    tables = []
+    if evaluator is not None:
+        same_answer = _add_correctness(pairs, trainer, data, views, evaluator, gen_kwargs)
+        correct = pairs[["right_original", "right_augmented"]].to_numpy()
+        by_group = {"all pairs": [["all pairs"]] * len(pairs), **groupings}
+        tables = [correctness_by_group(name, grouping, correct, same_answer) for name, grouping in by_group.items()]
 
     def assemble() -> PairReport:
-        return _assemble(trainer, views, values, groupings, row_ids, options)
+        ordered = pairs.sort_values("score", ascending=False, kind="stable")
+        contents = PairContents(trainer.processing_class, texts, label_names(trainer.model))
+        return PairReport(
+            options.title,
+            _settings(trainer, dair_lambda),
+            _summary(pairs, len(views.row_ids), tables),
+            {name: ordered[name].tolist() for name in (*PAIR_COLUMNS, *WEIGHTS) if name in ordered},
+            _curves_of(trainer.state.log_history),
+            [losses_by_group(name, grouping, left, right) for name, grouping in groupings.items()],
+            tables,
+            [
+                _shown(number, pair, views, contents)
+                for number, pair in enumerate(ordered[: options.worst].itertuples())
+            ],
+        )
 
     return on_first_rank(assemble)
 
 
-def _assemble(
-    trainer: Any,
-    views: PairViews,
-    values: PairValues,
-    groupings: dict[str, Grouping],
-    row_ids: Sequence[Any],
-    options: ReportOptions,
-) -> PairReport:
-    order = np.argsort(-values.scores, kind="stable")
-    left, right, correct = values.original, values.augmented, values.correct
-    columns = {
-        "row_id": [str(row_ids[row]) for row in values.rows[order]],
-        "partner": values.partners[order].tolist(),
-        "loss_original": left[order].tolist(),
-        "loss_augmented": right[order].tolist(),
-        "consistency": root_consistency(left, right)[order].tolist(),
-        "score": values.scores[order].tolist(),
-    }
-    if values.weights is not None:
-        columns |= dict(zip(("weight_original", "weight_augmented"), values.weights[:, order].tolist(), strict=True))
-    by_group = [] if correct is None else [("all pairs", [["all pairs"]] * len(left)), *groupings.items()]
-    tables = (
-        []
-        if correct is None
-        else [correctness_by_group(name, groups, correct, values.same_answer) for name, groups in by_group]
-    )
-    texts = [options.texts] if isinstance(options.texts, str) else options.texts
-    contents = PairContents(trainer.processing_class, texts, label_names(trainer.model))
-    worst = []
-    for number, pair in enumerate(order[: options.worst].tolist()):
-        row, partner = int(values.rows[pair]), int(values.partners[pair])
-        shown: dict[str, Any] = {"number": number, "fields": contents(*row_of(views, row, partner))}
-        if correct is not None and values.answers is not None:
-            shown["correct"] = correct[pair].tolist()
-            shown["answer"] = dict(zip(VIEWS, values.answers[pair], strict=True))
-        worst.append(shown)
-    return PairReport(
-        options.title,
-        _settings(trainer, values.dair_lambda),
-        _summary(values, len(row_ids), tables),
-        columns,
-        curves_of(trainer.state.log_history),
-        [losses_by_group(name, grouping, left, right) for name, grouping in groupings.items()],
-        tables,
-        worst,
-    )
+def _shown(at: int, pair: Any, views: PairViews, contents: PairContents) -> dict[str, Any]:
+    """Return the contents of a pair and, with an evaluator, its answers."""
+    shown: dict[str, Any] = {"number": at, "fields": contents(*row_of(views, pair.row, pair.partner))}
+    if hasattr(pair, "right_original"):
+        shown["correct"] = [pair.right_original, pair.right_augmented]
+        shown["answer"] = {"original": pair.answer_original, "augmented": pair.answer_augmented}
+    return shown
 
 
-def _summary(values: PairValues, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
-    left, right = values.original, values.augmented
+def _summary(pairs: pd.DataFrame, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    left, right = pairs["loss_original"].to_numpy(), pairs["loss_augmented"].to_numpy()
+    means = pairs[["loss_original", "loss_augmented", "consistency"]].mean().to_dict()
     summary: dict[str, Any] = {
         "rows": rows,
-        "pairs": len(values.rows),
-        "loss_original": left.mean(),
-        "loss_augmented": right.mean(),
-        "consistency": root_consistency(left, right).mean(),
+        "pairs": len(pairs),
+        **means,
         "inconsistency": inconsistency(left, right),
-        "steps_per_pair": values.steps.mean(),
-        "share_of_worst": share_of_worst(values.scores),
+        "steps_per_pair": float(pairs["steps"].mean()),
+        "share_of_worst": share_of_worst(pairs["score"].to_numpy()),
     }
-    if values.weights is not None:
-        summary["unlearned_share"] = (values.weights.min(0) < 0).mean()
+    if WEIGHTS[0] in pairs:
+        summary["unlearned_share"] = float((pairs[WEIGHTS].min(axis=1) < 0).mean())
     if tables:
         summary |= {key: tables[0]["groups"][0][key] for key in CM_AND_FLIPS}
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in summary.items()}
+    return summary
 
 
 def _settings(trainer: Any, dair_lambda: float | None) -> dict[str, Any]:
@@ -258,31 +211,29 @@ def gradient_weights_of(
     return np.stack([of_original, augmented_weight / (1 if adds_losses else partners) + second / partners])
 
 
-def _correctness(
+def _add_correctness(
+    pairs: pd.DataFrame,
     trainer: Any,
     data: Any,
     views: PairViews,
-    pairs: tuple[np.ndarray, np.ndarray],
     evaluator: PairEvaluator | Correct | PairEvaluation,
     gen_kwargs: dict[str, Any],
-) -> tuple[np.ndarray, np.ndarray | None, list[list[str]]]:
-    """Return `correct`, `same_answer` and `answers` of `PairValues`, for pairs of a row and a partner number."""
-    if isinstance(evaluator, PairEvaluation):
-        evaluation = evaluator
-    else:
+) -> np.ndarray | None:
+    """Add to each pair whether its views are right, and their answers; return which pairs keep their answer."""
+    evaluation = evaluator
+    if not isinstance(evaluation, PairEvaluation):
         evaluation = trainer.evaluate_views(data, evaluator, intervals=False, **gen_kwargs)
-    right, answers = evaluation.correct, evaluation.answers
     names = label_names(trainer.model)
-    shown = [names(int(a)) if isinstance(a, (int, np.integer)) else _shown(a) for a in answers]
-    original, partners = views.by_row("answers", np.arange(len(shown)))
-    rows, numbers = pairs
-    of_pairs = np.stack([original[rows], partners[rows, numbers - 1]], axis=1)
-    same_answer = None if evaluation.same_answer is None else evaluation.same_answer[rows, numbers - 1]
-    return right[of_pairs], same_answer, [[shown[view] for view in both] for both in of_pairs.tolist()]
-
-
-def _shown(answer: Any) -> str:
-    return answer if isinstance(answer, str) else f"{answer!r:.300}"
+    original, partners = views.by_row("answers", np.arange(len(evaluation.answers)))
+    rows, numbers = pairs["row"].to_numpy(), pairs["partner"].to_numpy() - 1
+    for view, numbers_of_views in zip(VIEWS, (original[rows], partners[rows, numbers]), strict=True):
+        answers = [evaluation.answers[number] for number in numbers_of_views]
+        pairs[f"right_{view}"] = evaluation.correct[numbers_of_views]
+        pairs[f"answer_{view}"] = [
+            names(int(a)) if isinstance(a, (int, np.integer)) else a if isinstance(a, str) else f"{a!r:.300}"
+            for a in answers
+        ]
+    return None if evaluation.same_answer is None else evaluation.same_answer[rows, numbers]
 
 
 def label_names(model: Any) -> Any:
@@ -292,7 +243,7 @@ def label_names(model: Any) -> Any:
     return lambda number: str(number) if str(names.get(number, "LABEL_")).startswith("LABEL_") else str(names[number])
 
 
-def curves_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+def _curves_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
     """Return the curves of the training logs.
 
     Where `inconsistency` was not logged, but every row had a partner, it follows from the logged means.

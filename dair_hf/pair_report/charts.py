@@ -1,13 +1,12 @@
-"""Charts of a pair report, as figures of plotly."""
+"""Charts of a pair report, drawn by plotly.express."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from dair_hf.pair_report.report import PairReport, pair_name, share_text
 
@@ -15,17 +14,59 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 # Colors that people who see no red or green can tell apart (Okabe and Ito).
-ORIGINAL, AUGMENTED, ACCENT, QUIET, INK, GRID = "#0072b2", "#d55e00", "#009e73", "#9aa5b1", "#1f2933", "#e4e7eb"
+BLUE, ORANGE, QUIET = "#0072b2", "#d55e00", "#9aa5b1"
+OTHERS, SHOWN = "other pairs", "pairs shown below"
+COLORS = {"original": BLUE, "partner": ORANGE, "target": QUIET, OTHERS: QUIET, SHOWN: ORANGE, "unlearned": ORANGE}
+STYLE: dict[str, Any] = {"template": "simple_white", "color_discrete_map": COLORS, "color_discrete_sequence": [BLUE]}
 MAX_POINTS = 4000  # of the scatter plot; more make an SVG slow
 MAX_CURVE_POINTS = 2000
-TICKS = (0, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 40, 80, 150, 300, 600, 1200, 2500, 5000, 10_000)
-MAX_TICKS = 8
 MAX_LABEL = 32  # characters of the name of a group on an axis
-BAR_HEIGHT = 34  # pixels per group
+# Name, heading, logged values with their labels (drawn if the first was logged), unit, and how to read the chart.
+CURVES = (
+    (
+        "losses",
+        "Losses during training",
+        {"loss_original": "original", "loss_augmented": "partner"},
+        "nats per row",
+        "Means since the last log. Training fits both views when both curves fall together.",
+    ),
+    (
+        "consistency",
+        "Consistency R during training",
+        {"consistency": "R"},
+        "nats per pair",
+        "Mean of R over the pairs since the last log. It rises where the model learns one view before the other, and "
+        "falls again where it learns both.",
+    ),
+    (
+        "rho",
+        "Inconsistency rho during training",
+        {"inconsistency": "rho"},
+        "rho",
+        "rho = E[R] / E[(l + l~) / 2]. With R_sq or R_l1 it is 0 if both views of every pair have the same loss, and "
+        "2 if one of them has none; with R_kl or R_js it may be larger. R_sq and R_l1 grow with the losses, rho does "
+        "not.",
+    ),
+    (
+        "unlearned",
+        "Share unlearned during training",
+        {"unlearned_share": "share"},
+        "share of the pairs",
+        "Pairs whose easier view is pushed away from its target (a gradient weight below 0). A share that stays near "
+        "1 means that lambda is too large.",
+    ),
+    ("lambda", "Lambda during training", {"dair_lambda": "lambda"}, "lambda per {normalization}", "Weight of R."),
+    (
+        "gradient_share",
+        "Share of the gradient during training",
+        {"gradient_share": "reached", "lambda_target": "target"},
+        "ratio of norms",
+        "Norm of the gradient of lambda R over that of the mean loss.",
+    ),
+)
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A chart with its heading and the sentence that says how to read it."""
 
     name: str
@@ -36,46 +77,56 @@ class Chart:
 
 def charts_of(report: PairReport) -> list[Chart]:
     """Return the charts for which a report has numbers, in the order of the page."""
-    charts = [scatter_of_losses(report)] if report.pairs.get("loss_original") else []
-    charts += curve_charts(report)
+    charts = [_scatter_of_losses(report)] if report.pairs.get("loss_original") else []
+    charts += filter(None, (_curve_chart(report, *curve) for curve in CURVES))
     if report.pairs.get("weight_original"):
-        charts.append(gradient_weight_chart(report))
-    charts += [group_chart(number, by_group) for number, by_group in enumerate(report.losses) if by_group["groups"]]
+        charts.append(_gradient_weight_chart(report))
+    charts += [_group_chart(number, by_group) for number, by_group in enumerate(report.losses) if by_group["groups"]]
+    for chart in charts:
+        chart.figure.update_layout(
+            margin={"l": 64, "r": 16, "t": 28, "b": 52},
+            legend={"title": None, "orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+            showlegend=len({trace.name for trace in chart.figure.data}) > 1,
+        )
     return charts
 
 
-def scatter_of_losses(report: PairReport) -> Chart:
+def _scatter_of_losses(report: PairReport) -> Chart:
     """Draw l against l~ on axes of roots, with the line of agreement and the shown pairs in color."""
+    import plotly.express as px
+
     pairs, count = report.pairs, len(report.pairs["row_id"])
     shown = min(len(report.worst), count)
-    rest = sample_of(shown, count, MAX_POINTS - shown)
-    roots = np.sqrt(np.maximum([pairs["loss_original"], pairs["loss_augmented"]], 0.0))
-    top = float(roots.max()) * 1.05 or 1.0
-    figure = _figure(height=520)
-    figure.add_scatter(
-        x=[0, top], y=[0, top], mode="lines", line={"color": INK, "width": 1}, hoverinfo="skip", showlegend=False
-    )
-    for name, color, size, chosen in (
-        ("other pairs", QUIET, 5, rest),
-        ("pairs shown below", AUGMENTED, 7, list(range(shown))),
-    ):
-        figure.add_scatter(
-            x=[round(float(value), 5) for value in roots[0, chosen]],
-            y=[round(float(value), 5) for value in roots[1, chosen]],
-            mode="markers",
-            name=name,
-            marker={"color": color, "size": size, "opacity": 0.65, "line": {"width": 0}},
-            customdata=[_hover(pairs, number) for number in chosen],
-            meta="pairs" if color == AUGMENTED else "",
-            hovertemplate="%{customdata}<extra></extra>",
+    numbers = [*_sample_of(shown, count, MAX_POINTS - shown), *range(shown)]
+    frame = pd.DataFrame(pairs).iloc[numbers]
+    losses = frame[["loss_original", "loss_augmented"]].clip(lower=0)
+    roots = (
+        losses.pow(0.5)
+        .set_axis(["x", "y"], axis=1)
+        .assign(
+            kind=[SHOWN if number < shown else OTHERS for number in numbers],
+            # plotly reads the texts over a point as HTML
+            name=[f"{escape(pair_name(pairs, number))}, rank {number + 1}" for number in numbers],
+            **{
+                "original, nats": frame["loss_original"],
+                "partner, nats": frame["loss_augmented"],
+                "score": frame["score"],
+            },
         )
-    ticks = _ticks(top)
-    axis = {"tickvals": [value**0.5 for value in ticks], "ticktext": [f"{value:g}" for value in ticks]}
-    figure.update_xaxes(**axis, range=[-0.02 * top, top], title="loss of the original, nats per row")
-    figure.update_yaxes(**axis, range=[-0.02 * top, top], title="loss of the partner, nats per row", scaleanchor="x")
-    figure.update_xaxes(constrain="domain", constraintoward="left")
-    figure.update_yaxes(constrain="domain")
-    drawn = len(rest) + shown
+    )
+    values = ["original, nats", "partner, nats", "score"]
+    hover = {"x": False, "y": False, "kind": False, **dict.fromkeys(values, ":.4g")}
+    figure = px.scatter(
+        roots, x="x", y="y", color="kind", hover_name="name", hover_data=hover, height=520, opacity=0.65, **STYLE
+    )
+    figure.update_traces(meta="pairs", selector={"name": SHOWN})  # the script of the page follows clicks on these
+    top = float(roots[["x", "y"]].max().max()) * 1.05 or 1.0
+    figure.add_shape(type="line", x0=0, y0=0, x1=top, y1=top, line={"width": 1})
+    ticks = np.linspace(0, top, 8)
+    axis = {"tickvals": ticks, "ticktext": [f"{tick**2:.2g}" for tick in ticks], "range": [-0.02 * top, top]}
+    figure.update_xaxes(**axis, title="loss of the original, nats per row", constrain="domain")
+    figure.update_yaxes(**axis, title="loss of the partner, nats per row", constrain="domain", scaleanchor="x")
+    drawn = len(numbers)
     sampled = f" {drawn:,} of {count:,} pairs are drawn: the worst and a sample of the others." if drawn < count else ""
     note = (
         "One point per pair, losses by the final model. On the line both views have the same loss. The axes are spaced "
@@ -85,7 +136,7 @@ def scatter_of_losses(report: PairReport) -> Chart:
     return Chart("scatter", "Losses of the two views", figure, note + sampled)
 
 
-def sample_of(start: int, count: int, size: int) -> list[int]:
+def _sample_of(start: int, count: int, size: int) -> list[int]:
     """Return at most `size` numbers from `start` to `count - 1`, at random but always the same."""
     if count - start <= size:
         return list(range(start, count))
@@ -93,89 +144,37 @@ def sample_of(start: int, count: int, size: int) -> list[int]:
     return chosen
 
 
-def curve_charts(report: PairReport) -> list[Chart]:
-    """Draw what the trainer logged: losses, R, rho, share unlearned, lambda, share of the gradient."""
-    views = [("loss_original", "original", ORIGINAL), ("loss_augmented", "partner", AUGMENTED)]
-    share = [("gradient_share", "reached", ORIGINAL), ("lambda_target", "target", QUIET)]
-    # With another target, `lambda_target` does not belong beside the share of the gradient.
-    share = share if "gradient_share" in report.curves else []
-    drawn = [
-        _curves(
-            report,
-            "losses",
-            "Losses during training",
-            views,
-            "nats per row",
-            "Means since the last log. Training fits both views when both curves fall together.",
-        ),
-        _curves(
-            report,
-            "consistency",
-            "Consistency R during training",
-            [("consistency", "R", ORIGINAL)],
-            "nats per pair",
-            "Mean of R over the pairs since the last log. It rises where the model learns one view before the other, "
-            "and falls again where it learns both.",
-        ),
-        _curves(
-            report,
-            "rho",
-            "Inconsistency rho during training",
-            [("inconsistency", "rho", ORIGINAL)],
-            "rho",
-            "rho = E[R] / E[(l + l~) / 2]. With R_sq or R_l1 it is 0 if both views of every pair have the same loss, "
-            "and 2 if one of them has none; with R_kl or R_js it may be larger. R_sq and R_l1 grow with the losses, "
-            "rho does not.",
-        ),
-        _curves(
-            report,
-            "unlearned",
-            "Share unlearned during training",
-            [("unlearned_share", "share", ORIGINAL)],
-            "share of the pairs",
-            "Pairs whose easier view is pushed away from its target (a gradient weight below 0). A share that stays "
-            "near 1 means that lambda is too large.",
-        ),
-        _curves(
-            report,
-            "lambda",
-            "Lambda during training",
-            [("dair_lambda", "lambda", ORIGINAL)],
-            f"lambda per {report.settings.get('normalization', 'pair')}",
-            "Weight of R.",
-            log=True,
-        ),
-        _curves(
-            report,
-            "gradient_share",
-            "Share of the gradient during training",
-            share,
-            "ratio of norms",
-            "Norm of the gradient of lambda R over that of the mean loss.",
-        ),
-    ]
-    return [chart for chart in drawn if chart is not None]
+def _curve_chart(
+    report: PairReport, name: str, heading: str, series: dict[str, str], unit: str, note: str
+) -> Chart | None:
+    """Draw what the trainer logged; None if it logged the first of the values at most once."""
+    import plotly.express as px
+
+    known = {key: label for key, label in series.items() if len(report.curves.get(key, {}).get("step", ())) > 1}
+    if next(iter(series)) not in known:
+        return None
+    curves = [pd.DataFrame(report.curves[key]).assign(curve=label) for key, label in known.items()]
+    frame = pd.concat([curve.iloc[:: -(-len(curve) // MAX_CURVE_POINTS)] for curve in curves])
+    unit = unit.format(normalization=report.settings.get("normalization", "pair"))
+    labels = {"step": "optimizer step", "value": unit}
+    figure = px.line(frame, x="step", y="value", color="curve", labels=labels, height=280, **STYLE)
+    figure.update_yaxes(rangemode="tozero")
+    return Chart(name, heading, figure, note)
 
 
-def gradient_weight_chart(report: PairReport) -> Chart:
+def _gradient_weight_chart(report: PairReport) -> Chart:
     """Draw a histogram of the gradient weights of the easier views."""
+    import plotly.express as px
+
     weights = np.minimum(report.pairs["weight_original"], report.pairs["weight_augmented"]).astype(float)
     low = max(float(np.quantile(weights, 0.005)), -20.0)
     edges = np.linspace(min(low, 0.0), 0.5, 61)
     counts, _ = np.histogram(weights.clip(edges[0], edges[-1]), edges)
-    figure = _figure(height=300)
     middle = (edges[:-1] + edges[1:]) / 2
-    figure.add_bar(
-        x=middle.round(5).tolist(),
-        y=counts.tolist(),
-        width=float(edges[1] - edges[0]) * 0.9,
-        marker={"color": [AUGMENTED if value < 0 else ORIGINAL for value in middle]},
-        hovertemplate="about %{x:.3f}: %{y} pairs<extra></extra>",
-        showlegend=False,
-    )
-    figure.add_shape(type="line", x0=0, x1=0, y0=0, y1=1, yref="paper", line={"color": INK, "width": 1})
-    figure.update_xaxes(title="gradient weight of the easier view")
-    figure.update_yaxes(title="pairs")
+    frame = pd.DataFrame({"weight": middle, "pairs": counts, "kind": np.where(middle < 0, "unlearned", "learned")})
+    labels = {"weight": "gradient weight of the easier view"}
+    figure = px.bar(frame, x="weight", y="pairs", color="kind", labels=labels, height=300, **STYLE)
+    figure.add_vline(x=0, line_width=1)
     note = (
         "The gradient of a pair is c grad l + c~ grad l~; shown is the smaller of c and c~ at the last lambda. 0.5: "
         f"both views count alike. Below 0 the easier view is unlearned, {share_text((weights < 0).mean())} of the "
@@ -184,111 +183,39 @@ def gradient_weight_chart(report: PairReport) -> Chart:
     return Chart("weights", "Gradient weights", figure, note)
 
 
-def group_chart(number: int, by_group: dict[str, Any]) -> Chart:
+def _group_chart(number: int, by_group: dict[str, Any]) -> Chart:
     """Draw the mean losses of both views by group."""
-    groups = by_group["groups"][::-1]  # the first at the top
-    names = [_axis_label(group["name"], group["pairs"]) for group in groups]
-    positions = list(range(len(groups)))
-    figure = _figure(height=110 + BAR_HEIGHT * max(2, len(groups)))
-    for key, name, color, shift in (
-        ("loss_augmented", "partner", AUGMENTED, -0.18),
-        ("loss_original", "original", ORIGINAL, 0.18),
-    ):
-        figure.add_bar(
-            x=[group[key] for group in groups],
-            y=[position + shift for position in positions],
-            orientation="h",
-            width=0.34,
-            name=name,
-            marker={"color": color},
-            customdata=[[escape(str(group["name"])), group["pairs"], group["inconsistency"]] for group in groups],
-            hovertemplate="%{customdata[0]}, %{customdata[1]} pairs: %{x:.4g} nats per row<br>rho %{customdata[2]:.3f}"
-            + f"<extra>{name}</extra>",
+    import plotly.express as px
+
+    groups = pd.DataFrame(by_group["groups"])
+    names = [escape(str(name)) for name in groups["name"]]
+    frame = pd.concat(
+        pd.DataFrame(
+            {"at": groups.index, "group": names, "view": view, "loss": groups[key], "pairs": groups["pairs"],
+             "rho": groups["inconsistency"]}
         )
-    figure.update_layout(legend={"traceorder": "reversed"})
-    figure.update_yaxes(
-        tickvals=positions, ticktext=names, showgrid=False, automargin=True, range=[-0.6, len(groups) - 0.4]
+        for view, key in (("original", "loss_original"), ("partner", "loss_augmented"))
+    )  # fmt: skip
+    figure = px.bar(
+        frame,
+        x="loss",
+        y="at",
+        color="view",
+        barmode="group",
+        orientation="h",
+        hover_name="group",
+        hover_data={"at": False, "loss": ":.4g", "rho": ":.3f", "pairs": True},
+        labels={"loss": "mean loss, nats per row", "at": ""},
+        height=110 + 34 * max(2, len(groups)),
+        **STYLE,
     )
-    figure.update_xaxes(title="mean loss, nats per row", rangemode="tozero")
+    short = [name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…" for name in map(str, groups["name"])]
+    texts = [f"{escape(name)} ({pairs:,}) " for name, pairs in zip(short, groups["pairs"], strict=True)]
+    figure.update_yaxes(tickvals=groups.index, ticktext=texts, automargin=True, autorange="reversed")
     note = (
         "Mean losses of the pairs of each group, with their number in brackets. Look at groups in which one view is "
         "much harder than the other: there the augmentation, or its label, may be wrong."
     )
-    if any(group["name"] for group in groups) and by_group["name"] == "slot that changes":
+    if by_group["name"] == "slot that changes":
         note += " A pair is in the group of every slot whose value differs between its two states."
     return Chart(f"group_{number}", f"Losses by {by_group['name']}", figure, note)
-
-
-def _curves(
-    report: PairReport,
-    name: str,
-    heading: str,
-    series: Sequence[tuple[str, str, str]],
-    unit: str,
-    note: str,
-    log: bool = False,
-) -> Chart | None:
-    known = [(key, label, color) for key, label, color in series if len(report.curves.get(key, {}).get("step", ())) > 1]
-    if not known:
-        return None
-    figure = _figure(height=280)
-    for key, label, color in known:
-        curve = report.curves[key]
-        every = -(-len(curve["step"]) // MAX_CURVE_POINTS)
-        figure.add_scatter(
-            x=curve["step"][::every],
-            y=curve["value"][::every],
-            mode="lines",
-            name=label,
-            line={"color": color, "width": 2},
-            showlegend=len(known) > 1,
-            hovertemplate=f"step %{{x}}: %{{y:.4g}}<extra>{label}</extra>",
-        )
-    values = [value for key, *_ in known for value in report.curves[key]["value"] if value is not None]
-    is_log = log and min(values) > 0 and max(values) > 20 * min(values)
-    figure.update_yaxes(title=unit, type="log" if is_log else "linear", rangemode="normal" if is_log else "tozero")
-    figure.update_xaxes(title="optimizer step")
-    return Chart(name, heading, figure, note)
-
-
-def _figure(height: int) -> Figure:
-    import plotly.graph_objects as go
-
-    axis = {"gridcolor": GRID, "zeroline": False, "linecolor": QUIET, "ticks": "outside", "tickcolor": QUIET}
-    return go.Figure(
-        layout={
-            "template": {"layout": {"xaxis": axis, "yaxis": axis}},
-            "height": height,
-            "margin": {"l": 64, "r": 16, "t": 28, "b": 52},
-            "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
-            "paper_bgcolor": "white",
-            "plot_bgcolor": "white",
-            "hoverlabel": {"align": "left", "bgcolor": "white", "bordercolor": QUIET},
-            "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-            "bargap": 0.2,
-        }
-    )
-
-
-def _hover(pairs: dict[str, list[Any]], number: int) -> str:
-    """Return the text shown over a point; plotly reads it as HTML."""
-    left, right = (pairs[column][number] for column in ("loss_original", "loss_augmented"))
-    return (
-        f"<b>{escape(pair_name(pairs, number))}</b>, rank {number + 1}<br>original {left:.4g}, partner {right:.4g} nats"
-        f"<br>score {pairs['score'][number]:.4g}"
-    )
-
-
-def _axis_label(name: Any, pairs: int) -> str:
-    text = str(name)
-    short = text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
-    return f"{escape(short)} ({pairs:,}) "
-
-
-def _ticks(top: float) -> list[float]:
-    """Return losses for the ticks of an axis of roots that ends at `top`, at distances that keep their labels apart."""
-    ticks: list[float] = [0]
-    for value in TICKS[1:]:
-        if value**0.5 <= top and value**0.5 - ticks[-1] ** 0.5 >= top / MAX_TICKS:
-            ticks.append(value)
-    return ticks

@@ -12,7 +12,6 @@ import torch
 from dair_hf.data.collator import LABELS, PADDING_ROW, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.view_columns import parse_column
-from dair_hf.errors import DataError
 from dair_hf.evaluation.views import HeldViews, PairViews, TensorViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.images import is_image, png_uris
@@ -30,7 +29,7 @@ _short.maxlist = _short.maxdict = 12
 
 
 def row_of(views: PairViews, row: int, partner: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of a pair: those of the original, and those of the partner, without its prefix."""
+    """Return the columns of a pair: of the original, and of the partner without its prefix."""
     if isinstance(views, TensorViews):
         kept = {name: values[row] for name, values in views.pairs.columns.items()}
         columns = {**kept, **{name: _plain(value) for name, value in views.pairs[row].items()}}
@@ -50,13 +49,8 @@ class PairContents:
 
     Args:
         tokenizer: Decodes token ids; None: token ids are shown as numbers.
-        texts: Columns of text to show in their place; None: decoded inputs and labels.
+        texts: Columns of text to show instead of tokens; None: decoded inputs and labels.
         label_name: Class number -> its name.
-
-    Example:
-        >>> contents = PairContents(None, ["text"], str)
-        >>> contents({"text": "good", "labels": 1}, {"text": "bad", "labels": 0})[0]
-        {'name': 'text', 'kind': 'text', 'original': 'good', 'augmented': 'bad'}
     """
 
     def __init__(self, tokenizer: Any, texts: Sequence[str] | None, label_name: Callable[[int], str]) -> None:
@@ -92,8 +86,6 @@ class PairContents:
 
     def _texts(self, original: Mapping[str, Any], augmented: Mapping[str, Any]) -> list[Field]:
         if self.texts is not None:
-            if missing := [name for name in self.texts if name not in original]:
-                raise DataError(f"texts: the data has no column {missing[0]!r}, only {sorted(original)}; name one")
             return [_text(name, _as_text(original[name]), _as_text(augmented[name])) for name in self.texts]
         if self.tokenizer is None or not _is_token_list(original.get(INPUT_IDS)):
             return []

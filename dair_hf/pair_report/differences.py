@@ -18,7 +18,7 @@ class Segment(NamedTuple):
     kind: str = "same"
 
 
-def words_of(text: str) -> list[tuple[int, int]]:
+def _words_of(text: str) -> list[tuple[int, int]]:
     """Return the words of a text as spans `(start, end)` in characters.
 
     A word is a run of letters, digits and marks. Punctuation marks, symbols, and the wide characters of scripts
@@ -45,13 +45,13 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
 def mark_differences(original: str, augmented: str, context: int = CONTEXT) -> tuple[list[Segment], list[Segment]]:
     """Mark the words in which two texts differ, and shorten what is the same."""
-    texts, spans = (original, augmented), (words_of(original), words_of(augmented))
+    texts, spans = (original, augmented), (_words_of(original), _words_of(augmented))
     words = [[text[start:end] for start, end in of_text] for text, of_text in zip(texts, spans, strict=True)]
     changed: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     for ranges in _differences(*words):
-        for of_text, (start, end) in zip(changed, (ranges[:2], ranges[2:]), strict=True):
-            # An insertion is a difference of both, at a place between two words of the other.
-            of_text.append((start, end))
+        # An insertion is a difference of both, at a place between two words of the other.
+        changed[0].append(ranges[:2])
+        changed[1].append(ranges[2:])
     left, right = (_segments(*parts, context) for parts in zip(texts, spans, changed, strict=True))
     return left, right
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,25 +25,19 @@ Grouping = list[list[str]]
 def groupings_of(
     views: PairViews,
     pairs: tuple[np.ndarray, np.ndarray],
-    groups: str | Sequence[str] | Mapping[str, Sequence[Any]] | None,
+    groups: Sequence[str] | Mapping[str, Sequence[Any]],
     targets: np.ndarray,
     label_name: Callable[[int], str],
 ) -> dict[str, Grouping]:
-    """Return the groupings of pairs: those of the user, by class, by length of the target, by slot that changes.
+    """Return the groupings of pairs: given by the user, by class, by length of the target, by slot that changes.
 
     All partners of a row are in its groups, but for the slots, which are those that its own partner changes.
     """
     found: dict[str, Grouping] = {}
-    if isinstance(groups, Mapping):
-        given: dict[str, Any] = dict(groups)
-    else:
-        names = [groups] if isinstance(groups, str) else list(groups or ())
-        if missing := [name for name in names if name not in views.column_names]:
-            raise DataError(f"groups: the data has no column {missing[0]!r}, only {views.column_names}; name one")
-        given = {name: views.values(name) for name in names}
+    given = groups if isinstance(groups, Mapping) else {name: views.values(name) for name in groups}
     for name, values in given.items():
         if len(values) != len(views.has_partner):
-            raise DataError(f"groups[{name!r}]: {len(values)} values for {len(views.has_partner)} rows; give one each")
+            raise DataError(f"groups[{name!r}]: expected {len(views.has_partner)} values, one a row, got {len(values)}")
         found[name] = _of_pairs([_names(value) for value in values], pairs)
     found.update(_by_slot(views, pairs))
     labels = views.label_column
@@ -110,13 +105,10 @@ def _by_slot(views: PairViews, pairs: tuple[np.ndarray, np.ndarray]) -> dict[str
 
 def _limited(grouping: Grouping) -> Grouping:
     """Join the smallest groups if there are too many."""
-    counts: dict[str, int] = {}
-    for names in grouping:
-        for name in names:
-            counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for names in grouping for name in names)
     if len(counts) <= MAX_GROUPS:
         return grouping
-    kept = set(sorted(counts, key=lambda name: -counts[name])[: MAX_GROUPS - 1])
+    kept = {name for name, _ in counts.most_common(MAX_GROUPS - 1)}
     return [sorted({name if name in kept else OTHERS for name in names}) for names in grouping]
 
 

@@ -24,7 +24,7 @@ class PairHistory(TrainerCallback):
     A fault that the model has memorized no longer shows in the losses of the trained model, but in those on the way. A
     batch adds a tensor `[2, B, P]` on the device, without waiting for it; thousands are copied to the host at once.
 
-    The history is that of the last call of `train`. It is not part of checkpoints: after a resume it begins anew. With
+    The history covers the last call of `train`. It is not part of checkpoints: after a resume it starts again. With
     `DAIRConfig.pair_history=False` the trainer adds nothing.
     """
 

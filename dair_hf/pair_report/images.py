@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dair_hf.errors import DataError
-
 MAX_SIDE = 224  # pixels; larger images are scaled down
 CHANNELS = (1, 2, 3, 4)
 
@@ -63,7 +61,7 @@ def _pixels(value: Any) -> np.ndarray:
 
 
 def _channels_last(array: np.ndarray) -> np.ndarray | None:
-    """Return `[H, W, C]`, or None if the array is no image."""
+    """Return `[H, W, C]`, or None if the array is not an image."""
     if array.ndim == 2:
         array = array[..., None]
     elif array.shape[0] in CHANNELS and (array.shape[2] not in CHANNELS or array.shape[1] == array.shape[2]):
@@ -72,10 +70,8 @@ def _channels_last(array: np.ndarray) -> np.ndarray | None:
 
 
 def _uri(pixels: np.ndarray) -> str:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError("images of a pair report need Pillow; it is not installed: pip install pillow") from error
+    from PIL import Image
+
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
     if max(image.size) > MAX_SIDE:
         image.thumbnail((MAX_SIDE, MAX_SIDE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -64,58 +64,19 @@ class PairReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the JSON file."""
         content = {name.name: getattr(self, name.name) for name in fields(self)}
-        return {"format": FORMAT, **{name: json_value(value) for name, value in content.items()}}
+        return {"format": FORMAT, **{name: _json_value(value) for name, value in content.items()}}
 
     @classmethod
     def from_dict(cls, content: Any, where: str = "the report") -> PairReport:
-        """Return the report with some content.
-
-        Args:
-            content: Value of `to_dict`.
-            where: Name of its source, for messages.
-
-        Raises:
-            DataError: It is no content of a pair report.
-        """
-        names = {name.name: name.default_factory for name in fields(cls)}
+        """Return the report with the content of `to_dict`; `where` names its source in errors."""
         if not is_report(content):
-            raise DataError(f"{where}: is no pair report ({FORMAT!r}); give the {JSON_FILE} of one")
-        values = {name: value for name, value in content.items() if name != "format"}
-        if set(values) != set(names):
-            raise DataError(f"{where}: holds {sorted(values)}, not {sorted(names)}; write the report anew")
-        pairs = values["pairs"]
-        if not isinstance(pairs, dict) or not set(PAIR_COLUMNS) <= set(pairs):
-            missing = sorted(set(PAIR_COLUMNS) - set(pairs if isinstance(pairs, dict) else ()))
-            raise DataError(f"{where}: its pairs lack {', '.join(missing)}; write the report anew")
-        count = len(pairs["row_id"]) if isinstance(pairs["row_id"], list) else 0
-        if not count or any(not isinstance(column, list) or len(column) != count for column in pairs.values()):
-            raise DataError(f"{where}: its pairs are no columns of equal length >= 1; write the report anew")
-        return cls(**values)
-
-    def shortened(self, worst: int) -> PairReport:
-        """Return the report with fewer pairs shown.
-
-        Args:
-            worst: Number of pairs that are shown, >= 1.
-
-        Raises:
-            DataError: There are more pairs, but the report holds the contents of fewer than `worst`.
-        """
-        if len(self.worst) < min(worst, len(self.pairs["row_id"])):
-            raise DataError(
-                f"worst={worst}: the report holds the contents of {len(self.worst)} pairs; give at most as many, or "
-                "make the report anew"
-            )
-        return replace(self, worst=self.worst[:worst])
+            raise DataError(f"{where}: expected a pair report with the format {FORMAT!r}")
+        return cls(**{name: value for name, value in content.items() if name != "format"})
 
     @classmethod
     def read(cls, path: FilePath) -> PairReport:
-        """Read the JSON file of a report.
-
-        Raises:
-            DataError: The file cannot be read or holds something else.
-        """
-        return cls.from_dict(read_json(path, "write the report anew"), str(path))
+        """Read the JSON file of a report."""
+        return cls.from_dict(read_json(path), str(path))
 
 
 def is_report(content: Any) -> bool:
@@ -124,42 +85,28 @@ def is_report(content: Any) -> bool:
 
 
 def pair_name(pairs: dict[str, list[Any]], number: int) -> str:
-    """Return the words for a pair: its `row_id`, and the number of its partner if it is not the first.
-
-    Args:
-        pairs: Columns `PairReport.pairs`.
-        number: Position of the pair.
-
-    Example:
-        >>> pair_name({"row_id": ["a", "a"], "partner": [2, 1]}, 0)
-        'a, partner 2'
-    """
+    """Return the words for a pair: its `row_id`, and the number of its partner if it is not the first."""
     partner = pairs["partner"][number]
     return str(pairs["row_id"][number]) + (f", partner {partner}" if partner > 1 else "")
 
 
-def json_value(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Convert a value to what JSON holds: numpy values to Python's, NaN and infinity to None."""
     if isinstance(value, dict):
-        return {str(name): json_value(item) for name, item in value.items()}
+        return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [json_value(item) for item in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, np.ndarray):
-        return json_value(value.tolist())
+        return _json_value(value.tolist())
     if isinstance(value, np.generic):
-        return json_value(value.item())
+        return _json_value(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 
 def share_text(value: float | None) -> str:
-    """Write a share in percent.
-
-    Example:
-        >>> share_text(0.1234), share_text(None)
-        ('12.3 %', '–')
-    """
+    """Write a share in percent."""
     return "–" if value is None or value != value else f"{value:.1%}".replace("%", " %")
 
 

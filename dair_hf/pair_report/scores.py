@@ -17,10 +17,10 @@ WORST_SHARE = 0.05
 
 def root_consistency(original: np.ndarray, augmented: np.ndarray) -> np.ndarray:
     """Return `R_sq = (sqrt(l) - sqrt(l~))^2`, `[N]`; negative losses count as 0."""
-    return np.asarray(root_difference(original, augmented) ** 2)
+    return np.asarray(_root_difference(original, augmented) ** 2)
 
 
-def root_difference(original: np.ndarray, augmented: np.ndarray) -> np.ndarray:
+def _root_difference(original: np.ndarray, augmented: np.ndarray) -> np.ndarray:
     """Return `sqrt(l) - sqrt(l~)`, `[N]`; negative losses count as 0."""
     return np.asarray(np.sqrt(np.maximum(original, 0.0)) - np.sqrt(np.maximum(augmented, 0.0)))
 
@@ -42,14 +42,11 @@ def disagreement(
         sums: Sums of `sqrt(l) - sqrt(l~)` over training steps, `[N]`.
         steps: Numbers of these steps, `[N]`.
 
-    Returns:
-        `[N]`, nats per row.
-
     Example:
         >>> disagreement(np.array([4.0, 4.0]), np.array([1.0, 1.0]), np.array([1.0, -1.0]), np.array([1.0, 1.0]))
         array([1., 0.])
     """
-    return np.asarray(((root_difference(original, augmented) + sums) / (1.0 + steps)) ** 2)
+    return np.asarray(((_root_difference(original, augmented) + sums) / (1.0 + steps)) ** 2)
 
 
 def inconsistency(original: np.ndarray, augmented: np.ndarray) -> float:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from datasets import ClassLabel, Dataset, Features, Value
 
-from dair_hf.data.texts.tables import TAB, TableRow, read_table
 from dair_hf.data.view_columns import VIEW_PREFIXES
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
+from dair_hf.io.records import TAB, TableRow, read_table
 
 SPLITS = ("train", "dev", "test")
 SENTIMENT_LABELS = ("negative", "positive")

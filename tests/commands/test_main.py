@@ -15,12 +15,13 @@ import pytest
 
 from dair_hf import __version__
 from dair_hf.commands import main
+from dair_hf.evaluation.answers import MATCHES
 from dair_hf.io import commands
 from tests.fixtures import tiny
 from tests.fixtures.paths import ROOT
 
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-SUBCOMMANDS = ("evaluate", "audit", "report", "train", "jga")
+SUBCOMMANDS = ("evaluate", "audit", "train", "jga")
 # Each of them takes longer to import than all that `--help` needs.
 SLOW = {"torch", "transformers", "datasets", "accelerate", "evaluate", "numpy", "pyarrow", "plotly", "rich"}
 
@@ -56,6 +57,12 @@ def test_an_audit_by_named_columns_imports_nothing_slow_and_the_rule_sees_what_i
     assert (status, modules & SLOW) == (0, set()) and shown.splitlines()[-1] == "nothing is wrong"
     # Without names, it reads the file as training does.
     assert {"datasets", "torch"} & imported_by(*audit)[1]
+
+
+def test_help_names_every_rule_of_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["evaluate", "--help"]) == 0
+    shown = "".join(capsys.readouterr().out.split())  # lines may break at hyphens
+    assert [name for name in (*MATCHES, "label") if name not in shown] == []
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

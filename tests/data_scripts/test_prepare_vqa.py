@@ -100,12 +100,12 @@ def test_recipe_reads_the_same_rows_raw_and_prepared(data: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("prepared.json", None, "prepared by another version"),
-        ("prepared.json", b'{"kind": "vqa", "version": 0}', "prepared by another version"),
-        ("prepared.json", b'{"kind": "multiwoz", "version": 2}', "of kind 'multiwoz', expected 'vqa'"),
+        ("prepared.json", None, "prepared.json: cannot be read"),
+        ("prepared.json", b'{"kind": "vqa", "version": 0}', "expected kind and version"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 2}', "expected kind and version"),
         ("rows/train/data-00000-of-00001.arrow", b"", "split 'rows/train' cannot be read"),
         ("edits/val/dataset_info.json", None, "split 'edits/val' cannot be read"),
-        ("report.json", None, "report.json: no such file"),
+        ("report.json", None, "report.json: cannot be read"),
         ("report.json", b"{}", "report.json: rows of split 'train' are missing"),
         ("report.json", b'{"rows": {"train": {"counts": {}, "skipped": []}}}', "report.json: rows of split"),
     ],
@@ -121,7 +121,7 @@ def test_other_versions_and_broken_folders_are_refused(data: Path, name: str, co
 
 def test_prepared_without_edits_is_refused(data: Path) -> None:
     assert run("--source", data / "vqa", "--images", data / "images", "--output", data / "out").returncode == 0
-    with pytest.raises(DataError, match=r"out: holds no split 'edits/train' \(found rows/train, rows/val\)"):
+    with pytest.raises(DataError, match="out: split 'edits/train'"):
         load_vqa(VQAConfig("files", str(data / "out")), SceneConfig(), data / "unused")
 
 

@@ -144,32 +144,27 @@ def test_archive_is_opened_once_for_all_members(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["../x.json", "/etc/x.json", "a/../../x.json", "..\\x.json", "C:\\x.json"])
-def test_zip_member_outside_the_archive_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="leads outside the archive"):
-        Source(make_zip(tmp_path / "a.zip", {"fine.json": "{}", name: "{}"}))
-
-
-@pytest.mark.parametrize("name", ["../x.json", "/etc/x.json"])
-def test_tar_member_outside_the_archive_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="leads outside the archive"):
-        Source(make_tar(tmp_path / "a.tar.gz", name))
+def test_members_outside_the_archive_are_refused(tmp_path: Path, name: str) -> None:
+    for path in (make_zip(tmp_path / "a.zip", {"fine.json": "{}", name: "{}"}), make_tar(tmp_path / "a.tar.gz", name)):
+        with pytest.raises(DataError, match="leads outside the archive"):
+            Source(path)
 
 
 def test_links_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is a link or a device"):
+    with pytest.raises(DataError, match="do not trust this archive"):
         Source(make_tar(tmp_path / "a.tar.gz", "x.json", link="/etc/passwd"))
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         member = zipfile.ZipInfo("x.json")
         member.external_attr = 0o120777 << 16
         archive.writestr(member, "/etc/passwd")
-    with pytest.raises(DataError, match=r"a\.zip: member 'x\.json' is a link"):
+    with pytest.raises(DataError, match=r"a\.zip: member 'x\.json'"):
         Source(tmp_path / "a.zip")
 
 
-@pytest.mark.parametrize(("name", "kind"), [("a.zip", "zip"), ("a.tar.gz", "tar")])
-def test_invalid_archive_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
+def test_invalid_archive_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"not an archive at all")
-    with pytest.raises(DataError, match=f"not a readable {kind} archive"):
+    with pytest.raises(DataError, match=f"{name}: not a readable archive"):
         Source(tmp_path / name)
 
 
@@ -192,7 +187,7 @@ def test_damaged_compressed_archive_is_refused(tmp_path: Path, kind: str, share:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     assert Source(tmp_path / f"a.tar.{kind}").read("y.bin") == content
-    with pytest.raises(DataError, match=r"a\.tar\.\w+: not a readable tar archive \(.*\); fetch it again") as refused:
+    with pytest.raises(DataError, match=r"a\.tar\.\w+: not a readable archive") as refused:
         Source(damaged(tmp_path / f"a.tar.{kind}", share))
     assert "\n" not in str(refused.value)
 
@@ -205,12 +200,12 @@ def test_unusual_zip_archives_are_refused(tmp_path: Path) -> None:
     path = make_zip(tmp_path / "a.zip", {"\u00fc.json": "{}"})
     content = path.read_bytes()
     path.write_bytes(content.replace("\u00fc".encode(), b"\xff\xfe"))
-    with pytest.raises(DataError, match=r"a\.zip: not a readable zip archive \('utf-8' codec"):
+    with pytest.raises(DataError, match=r"a\.zip: not a readable archive: 'utf-8' codec"):
         Source(path)
     # Byte 6 of an entry of the directory is the version that its reader must know.
     version = content.index(b"PK\x01\x02") + 6
     path.write_bytes(content[:version] + b"\x63" + content[version + 1 :])
-    with pytest.raises(DataError, match=r"a\.zip: not a readable zip archive \(zip file version 9\.9\)"):
+    with pytest.raises(DataError, match=r"a\.zip: not a readable archive: zip file version 9\.9"):
         Source(path)
 
 
@@ -218,16 +213,16 @@ def test_missing_file_and_member_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         Source(tmp_path / "absent")
     source = Source(make_zip(tmp_path / "a.zip", {"x.json": "{}"}))
-    with pytest.raises(DataError, match=r"holds no 'y\.json' \(found x\.json\)"):
+    with pytest.raises(DataError, match=r"a\.zip: y\.json: cannot be read"):
         source.read("y.json")
 
 
 def test_invalid_json_names_file_line_and_column(tmp_path: Path) -> None:
     source = Source(make_zip(tmp_path / "a.zip", {"x.json": '{"a": 1,\n "b": [1, 2'}))
-    with pytest.raises(DataError, match=r"a\.zip: x\.json: line 2, column \d+: not valid JSON"):
+    with pytest.raises(DataError, match=r"a\.zip: x\.json: not valid JSON: .*line 2"):
         source.json("x.json")
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
-    with pytest.raises(DataError, match="not UTF-8 text"):
+    with pytest.raises(DataError, match="latin.json: not valid JSON"):
         Source(tmp_path / "latin.json").json("latin.json")
 
 
@@ -248,17 +243,17 @@ def test_download_verifies_files_and_records_checksums(tmp_path: Path, server: s
     # An existing file is not fetched again, but verified against its recorded checksum.
     assert download([RemoteFile("unknown.bin", f"{server}/missing")], tmp_path, progress=False) == {}
     (tmp_path / "unknown.bin").write_bytes(b"changed")
-    with pytest.raises(DataError, match=r"unknown\.bin: checksum mismatch.*delete it"):
+    with pytest.raises(DataError, match=r"unknown\.bin: checksum mismatch"):
         download([unknown], tmp_path, progress=False)
 
 
 @pytest.mark.parametrize(
     ("remote", "message"),
     [
-        (RemoteFile("x", "/a", "0" * 64), "checksum mismatch: SHA-256 is .*tampered"),
+        (RemoteFile("x", "/a", "0" * 64), "checksum mismatch"),
         (RemoteFile("x", "/truncated"), "received 500 of 10000 bytes"),
         (RemoteFile("x", "/a", None, 77), "received 10000 of 77 bytes"),
-        (RemoteFile("x", "/missing"), "download failed .*404"),
+        (RemoteFile("x", "/missing"), "download failed.*404"),
     ],
 )
 def test_failed_download_leaves_nothing(tmp_path: Path, server: str, remote: RemoteFile, message: str) -> None:
@@ -275,10 +270,6 @@ def test_download_without_server_and_to_an_unwritable_path(tmp_path: Path, serve
     (tmp_path / "x").mkdir()
     with pytest.raises(DataError, match="x: is a folder; name a file"):
         download([RemoteFile("x", f"{server}/a")], tmp_path, progress=False)
-    (tmp_path / "checksums.json").write_text("[1]")
-    with pytest.raises(DataError, match="checksums.json: not an object of file name -> SHA-256; download into another"):
-        download([RemoteFile("y", f"{server}/a")], tmp_path, progress=False)
-    assert (tmp_path / "checksums.json").read_text() == "[1]"
     with pytest.raises(DataError, match="cannot write there"):
         download([RemoteFile("x", f"{server}/a")], tmp_path / "file", progress=False)
 
@@ -292,9 +283,6 @@ def test_checksums_of_the_user() -> None:
     files = [RemoteFile("a", "u"), RemoteFile("b", "u", DIGEST)]
     assert with_checksums(files, None) == files
     assert with_checksums(files, {"a": "AB" * 32, "b": DIGEST})[0].sha256 == "ab" * 32
-    with pytest.raises(DataError, match="no SHA-256 of 'a'"):
-        with_checksums(files, {"b": DIGEST})
-    with pytest.raises(DataError, match="'b' has .* its known SHA-256 is"):
-        with_checksums(files, {"a": DIGEST, "b": "0" * 64})
-    with pytest.raises(DataError, match="found list"):
-        with_checksums(files, [])
+    for checksums in ({"b": DIGEST}, {"a": 1, "b": DIGEST}, []):
+        with pytest.raises(DataError, match="checksums"):
+            with_checksums(files, checksums)

@@ -17,7 +17,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.io.commands import exit_status, run_recipe
+from dair_hf.io.commands import align, exit_status, run_recipe
 from dair_hf.io.folders import claim_folder
 from tests.fixtures.paths import ROOT
 
@@ -251,3 +251,14 @@ def test_closed_pipe_and_full_disk_of_stdout() -> None:
         _, line = process.communicate()
     assert line.startswith(b"error: [Errno 28] No space left on device")
     assert (process.returncode, line.count(b"\n")) == (2, 1)
+
+
+def test_cells_are_aligned() -> None:
+    assert align([["", "train", "v"], ["rows", 20, 1], ["a", "", "1.5 %"]]) == [
+        "      train      v",
+        "rows     20      1",
+        "a            1.5 %",
+    ]
+    assert align([["alone"], ["a"]]) == ["alone", "a    "]
+    with pytest.raises(ValueError, match="zip"):
+        align([["a", "b"], ["c"]])

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dair_hf.pair_report import differences
-from dair_hf.pair_report.differences import mark_differences, words_of
+from dair_hf.pair_report.differences import _words_of, mark_differences
 
 TEXT = st.text(alphabet=st.sampled_from("ab ,.é\u0301\n喝茶🙂<&"), max_size=40)
 
@@ -43,7 +43,7 @@ def test_no_character_is_lost(original: str, augmented: str) -> None:
     assert ("".join(s.text for s in left), "".join(s.text for s in right)) == (original, augmented)
     # What is not marked is the same in both, but for spaces.
     plain = [
-        [words for s in segments if s.kind == "same" for words in [s.text[a:b] for a, b in words_of(s.text)]]
+        [words for s in segments if s.kind == "same" for words in [s.text[a:b] for a, b in _words_of(s.text)]]
         for segments in (left, right)
     ]
     assert plain[0] == plain[1]

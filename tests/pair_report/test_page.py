@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dair_hf import DataError
-from dair_hf.pair_report.charts import charts_of, sample_of
+from dair_hf.pair_report.charts import _sample_of, charts_of
 from dair_hf.pair_report.page import render_page, write_report
 from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
 from tests.fixtures.report_page import HOSTILE, Elements, small_report
@@ -118,29 +118,23 @@ def test_differing_words_verdicts_and_missing_numbers_are_shown() -> None:
 
 
 def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / PAGE_FILE).write_text("my page")
-    with pytest.raises(DataError, match="was not generated"):
-        write_report(small_report(), tmp_path)
-    (tmp_path / PAGE_FILE).unlink()
-    (tmp_path / JSON_FILE).write_text("{}")
-    with pytest.raises(DataError, match="was not written by this command"):
-        write_report(small_report(), tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [JSON_FILE]
+    for name in (PAGE_FILE, JSON_FILE):
+        (tmp_path / name).write_text("{}")
+        with pytest.raises(DataError, match=name):
+            write_report(small_report(), tmp_path)
+        assert [file.name for file in tmp_path.iterdir()] == [name]
+        (tmp_path / name).unlink()
 
 
-def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_a_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"format": "another"}')
-    with pytest.raises(DataError, match=r"a\.json: is no pair report"):
+    with pytest.raises(DataError, match=r"a\.json"):
         PairReport.read(tmp_path / "a.json")
-    content = small_report().to_dict()
-    del content["worst"]
-    with pytest.raises(DataError, match="write the report anew"):
-        PairReport.from_dict(content)
 
 
 def test_sample_of_many_pairs_is_always_the_same() -> None:
-    first = sample_of(10, 10_000, 50)
-    assert first == sample_of(10, 10_000, 50) and len(set(first)) == 50 and min(first) >= 10
+    first = _sample_of(10, 10_000, 50)
+    assert first == _sample_of(10, 10_000, 50) and len(set(first)) == 50 and min(first) >= 10
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_nested_folders_are_refused(tmp_path: Path, first: str, second: str) -> 
     ],
 )
 def test_invalid_files_are_named(tmp_path: Path, content: str, message: str) -> None:
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="cannot be read"):
         read_experiments(tmp_path / "experiments.yaml")
     (tmp_path / "experiments.yaml").write_text(content)
     with pytest.raises(DataError, match=message):
@@ -195,7 +195,7 @@ def test_status_depends_on_command_and_configuration(
 def test_invalid_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text("seeds: [0")
-    with pytest.raises(DataError, match="a.yaml: line 1, column 10: not valid YAML"):
+    with pytest.raises(DataError, match="a.yaml: not valid YAML"):
         settings_of(EXPERIMENT)
 
 

@@ -28,7 +28,7 @@ def test_other_json_files_are_not_records(tmp_path: Path) -> None:
     assert [record.path.name for record in read_records(tmp_path)] == ["b.json", "a.json"]
     assert read_records(tmp_path / "absent") == []
     (tmp_path / "c.json").write_text('{"name": "c"')
-    with pytest.raises(DataError, match=r"c\.json: line 1, column \d+: not valid JSON"):
+    with pytest.raises(DataError, match=r"c\.json: not valid JSON"):
         read_records(tmp_path)
 
 

@@ -113,7 +113,7 @@ def test_evaluate_pairs_by_hand_and_the_predictions_file(tmp_path: Path) -> None
         made.evaluate_pairs(evaluator=first_and_last, predictions_file=tmp_path)
     for text in ("x = 1\n", '{"row_id": "mine"}\n', '{"row_id": [\n', '{"row_id": "\udcff', "[]"):
         (tmp_path / "mine.py").write_bytes(text.encode(errors="surrogateescape"))
-        with pytest.raises(DataError, match=r"mine\.py: is no file of predictions, which could be replaced; name"):
+        with pytest.raises(DataError, match=r"mine\.py: was not written by this command"):
             made.evaluate_pairs(evaluator=first_and_last, predictions_file=tmp_path / "mine.py")
         assert (tmp_path / "mine.py").read_bytes() == text.encode(errors="surrogateescape")
     assert asked == {}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
-from dair_hf.commands.pair_audit.rows import ID, TOOLS, PairRows, text_of
+from dair_hf.commands.pair_audit.rows import ID, TOOLS, PairRows, hashable, words_in
 from dair_hf.data.view_columns import is_augmented, parse_column, variant_name, view_prefix
 
 NAMED_ROWS = 5  # in a finding
@@ -18,8 +19,8 @@ REPLACEMENT = "\ufffd"  # stands for bytes that were lost when a text was decode
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that is wrong in some rows."""
+class PairFinding:
+    """Something that is wrong in some rows: the check, how often in how many units, and the first rows."""
 
     name: str
     count: int
@@ -38,8 +39,8 @@ class Finding:
 
 # Name -> unit, problem, remedy. In the order in which they are reported.
 CHECKS = {
-    "invalid_lines": ("lines", "no JSON object", "mend or remove these lines: training refuses the file"),
-    "refused": ("files", "training refuses to read it", "mend what the message names"),
+    "invalid_lines": ("lines", "no JSON object", "correct or remove these lines: training refuses the file"),
+    "refused": ("files", "training refuses to read it", "correct what the message names"),
     "orphan_columns": (
         "columns",
         "columns of partners without a column of the original",
@@ -107,19 +108,26 @@ CHECKS = {
 }
 
 
-def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | None = None) -> list[Finding]:
-    """Return all findings on paired rows."""
-    found = _Findings(data)
-    if refusal is not None:
-        found.add_place("refused", refusal)
-    _check_columns(found, data)
-    _check_rows(found, data)
-    _check_views(found, data)
-    _check_partners(found, data)
-    _check_labels(found, data)
-    if other is not None:
-        _check_leakage(found, data, other)
-    return found.in_order()
+def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | None = None) -> list[PairFinding]:
+    """Return all findings on paired rows, in the order of `CHECKS`."""
+    checks = [_columns(data), _rows(data), _views(data), _partners(data), _unseen_labels(data)]
+    found = defaultdict(list) if refusal is None else defaultdict(list, refused=[refusal])
+    for check, place in chain(*checks, () if other is None else _leaks(data, other)):
+        found[check].append(place)
+    views = [view for row in data.rows for view in data.views_of(row)]
+    totals = {
+        "files": 1,
+        "lines": len(data.rows) + len(data.invalid_lines),
+        "columns": len(data.columns),
+        "rows": len(data.rows),
+        "views": len(views),
+        "partners": sum(view > 0 for view in views),
+    }
+    return [
+        PairFinding(name, len(places), totals[unit], unit, [*dict.fromkeys(places)][:NAMED_ROWS], problem, remedy)
+        for name, (unit, problem, remedy) in CHECKS.items()
+        if (places := found.get(name))
+    ]
 
 
 def label_changes(data: PairRows) -> dict[str, int]:
@@ -132,152 +140,98 @@ def label_changes(data: PairRows) -> dict[str, int]:
     return {"label_changed": changed[True], "label_unchanged": changed[False]} if data.labels else {}
 
 
-class _Findings:
-    """Counts by check, with the first rows of each."""
-
-    def __init__(self, data: PairRows) -> None:
-        self.data = data
-        self.counts: Counter[str] = Counter()
-        self.rows: defaultdict[str, list[str]] = defaultdict(list)
-        views = [view for row in data.rows for view in data.views if data.has_view(row, view)]
-        self.totals = {
-            "files": 1,
-            "lines": len(data.rows) + len(data.invalid_lines),
-            "columns": len(data.columns),
-            "rows": len(data.rows),
-            "views": len(views),
-            "partners": sum(view > 0 for view in views),
-        }
-
-    def add(self, check: str, number: int, view: int = 0) -> None:
-        """Count a row, or one of its views."""
-        name = self.data.name(number)
-        self.add_place(check, f"{name} {variant_name(view)}" if CHECKS[check][0] == "views" else name)
-
-    def add_place(self, check: str, place: str) -> None:
-        """Count something that has a name of its own."""
-        self.counts[check] += 1
-        if len(self.rows[check]) < NAMED_ROWS and place not in self.rows[check]:
-            self.rows[check].append(place)
-
-    def in_order(self) -> list[Finding]:
-        """Return what was found, in the order of `CHECKS`."""
-        return [
-            Finding(name, self.counts[name], self.totals[unit], unit, self.rows[name], problem, remedy)
-            for name, (unit, problem, remedy) in CHECKS.items()
-            if self.counts[name]
-        ]
+# The functions below yield the name of a check, and the place where it found something.
+Found = Iterator[tuple[str, str]]
 
 
-def _check_columns(found: _Findings, data: PairRows) -> None:
+def _columns(data: PairRows) -> Found:
     for line in data.invalid_lines:
-        found.add_place("invalid_lines", f"line {line}")
+        yield "invalid_lines", f"line {line}"
     for name in data.columns:
         if is_augmented(name) and parse_column(name)[1] not in data.columns:
-            found.add_place("orphan_columns", name)
+            yield "orphan_columns", name
         kinds: dict[str, int] = {}
         for number, row in enumerate(data.rows):
             if row.get(name) is not None:
                 kinds.setdefault(_kind(row[name]), number)
         if len(kinds) > 1:
             first = " and ".join(f"{kind} in row {data.name(number)}" for kind, number in kinds.items())
-            found.add_place("mixed_types", f"{name}: {first}")
+            yield "mixed_types", f"{name}: {first}"
 
 
-def _check_rows(found: _Findings, data: PairRows) -> None:
+def _rows(data: PairRows) -> Found:
     content = [name for name in data.columns if name != ID]
-    label_of_input: dict[Hashable, Hashable] = {}
-
-    def whole(row: Any) -> Hashable:
-        return repr([row.get(name) for name in content])
-
-    repeated = set(_repeated(data.rows, whole))
-    for number in sorted(repeated):
-        found.add("duplicate_rows", number)
-    for number in _repeated(data.rows, lambda row: row.get(ID)):
-        found.add("duplicate_row_ids", number)
+    ids, contents, label_of_input = set(), set(), dict[Hashable, Hashable]()
     for number, row in enumerate(data.rows):
-        inputs, label = data.input_of(row, 0), data.label_of(row, 0)
+        name, inputs, label = data.name(number), data.input_of(row, 0), data.label_of(row, 0)
+        row_id, values = hashable(row.get(ID)), repr([row.get(column) for column in content])
+        if values in contents:
+            yield "duplicate_rows", name
+        if row_id is not None and row_id in ids:
+            yield "duplicate_row_ids", name
         if any(value is not None for value in inputs) and label_of_input.setdefault(inputs, label) != label:
-            found.add("contradictory_labels", number)
-        if not any(data.has_view(row, view) for view in data.views[1:]):
-            found.add("no_partner", number)
+            yield "contradictory_labels", name
+        if data.views_of(row) == [0]:
+            yield "no_partner", name
+        ids.add(row_id)
+        contents.add(values)
 
 
-def _check_views(found: _Findings, data: PairRows) -> None:
+def _views(data: PairRows) -> Found:
     for number, row in enumerate(data.rows):
-        for view in data.views:
-            if not data.has_view(row, view):
-                continue
-            prefix = view_prefix(view)
-            texts = [name for name in data.inputs if name != TOOLS]
-            values = [row.get(prefix + name) for name in texts if prefix + name in data.columns]
-            # Of a partner, a missing value is `incomplete_partners`.
-            if any(_is_empty(value) and (value is not None or not view) for value in values):
-                found.add("empty_texts", number, view)
-            labels = [row.get(prefix + name) for name in data.labels if prefix + name in data.columns]
-            if any(_is_empty(value) and (value is not None or not view) for value in labels):
-                found.add("empty_labels", number, view)
-            if any(REPLACEMENT in text_of(value) for value in (*values, *labels)):
-                found.add("broken_characters", number, view)
+        for view in data.views_of(row):
+            prefix, name = view_prefix(view), f"{data.name(number)} {variant_name(view)}"
+            texts, labels = (
+                [row.get(prefix + column) for column in columns if column != TOOLS and prefix + column in data.columns]
+                for columns in (data.inputs, data.labels)
+            )
+            for check, values in (("empty_texts", texts), ("empty_labels", labels)):
+                # Of a partner, a missing value is `incomplete_partners`.
+                if any(_is_empty(value) and (value is not None or not view) for value in values):
+                    yield check, name
+            if any(REPLACEMENT in words_in(value) for value in (*texts, *labels)):
+                yield "broken_characters", name
 
 
-def _check_partners(found: _Findings, data: PairRows) -> None:
+def _partners(data: PairRows) -> Found:
     for number, row, view in data.pairs():
-        prefix = view_prefix(view)
-        own = [name for name in (*data.inputs, *data.labels) if prefix + name in data.columns and name != TOOLS]
-        if any(row.get(prefix + name) is None and row.get(name) is not None for name in own):
-            found.add("incomplete_partners", number)
-            continue
-        is_same_input = data.input_of(row, view) == data.input_of(row, 0)
-        is_same_label = data.label_of(row, view) == data.label_of(row, 0)
-        if is_same_input and data.inputs:
-            found.add("identical_partners" if is_same_label else "relabelled_originals", number)
-        elif any(_differ_hugely(*(text_of(data.value_of(row, name, v)) for v in (0, view))) for name in data.inputs):
-            found.add("different_texts", number)
+        prefix, name = view_prefix(view), data.name(number)
+        own = [column for column in (*data.inputs, *data.labels) if prefix + column in data.columns and column != TOOLS]
+        if any(row.get(prefix + column) is None and row.get(column) is not None for column in own):
+            yield "incomplete_partners", name
+        elif data.inputs and data.input_of(row, view) == data.input_of(row, 0):
+            is_same_label = data.label_of(row, view) == data.label_of(row, 0)
+            yield "identical_partners" if is_same_label else "relabelled_originals", name
+        elif any(_differ_hugely(*(words_in(data.value_of(row, text, v)) for v in (0, view))) for text in data.inputs):
+            yield "different_texts", name
 
 
-def _check_labels(found: _Findings, data: PairRows) -> None:
+def _unseen_labels(data: PairRows) -> Found:
     known = {data.label_of(row, 0) for row in data.rows}
-    if not data.labels or len(known) > min(MOST_CLASSES, max(2, len(data.rows) // 2)):
-        return
-    for number, row, view in data.pairs():
-        label = data.label_of(row, view)
-        if label not in known and not any(map(_is_empty, label)):
-            found.add("unseen_labels", number)
+    if data.labels and len(known) <= min(MOST_CLASSES, max(2, len(data.rows) // 2)):
+        for number, row, view in data.pairs():
+            label = data.label_of(row, view)
+            if label not in known and not any(map(_is_empty, label)):
+                yield "unseen_labels", data.name(number)
 
 
-def _check_leakage(found: _Findings, data: PairRows, other: PairRows) -> None:
+def _leaks(data: PairRows, other: PairRows) -> Found:
     def keys(pairs: PairRows, row: Any) -> set[tuple[str, ...]]:
-        views = [view for view in pairs.views if pairs.has_view(row, view)]
+        views = pairs.views_of(row)
         return {tuple(_normalized(pairs.value_of(row, name, view)) for name in data.inputs) for view in views}
 
     other = replace(other, inputs=data.inputs)  # so that both are compared by the same columns
     nothing = ("",) * len(data.inputs)  # empty inputs are no leak
     seen = {key for row in other.rows for key in keys(other, row)} - {nothing}
+    known = {other.label_of(row, view) for row in other.rows for view in other.views}
+    has_classes = bool(data.labels) and other.labels == data.labels and len(known) <= MOST_CLASSES
     for number, row in enumerate(data.rows):
         if not keys(data, row).isdisjoint(seen):
-            found.add("leaked_rows", number)
-    known = {other.label_of(row, view) for row in other.rows for view in other.views}
-    if not data.labels or other.labels != data.labels or len(known) > MOST_CLASSES:
-        return
-    for number, row in enumerate(data.rows):
-        for view in data.views:
+            yield "leaked_rows", data.name(number)
+        for view in data.views_of(row) if has_classes else ():
             label = data.label_of(row, view)
-            if data.has_view(row, view) and label not in known and not any(map(_is_empty, label)):
-                found.add("labels_not_in_other_file", number, view)
-
-
-def _repeated(rows: Iterable[Any], key: Callable[[Any], Hashable]) -> list[int]:
-    """Return the numbers of the rows whose key is that of an earlier row; a key of None counts as no key."""
-    seen: set[Hashable] = set()
-    repeated = []
-    for number, row in enumerate(rows):
-        value = key(row)
-        if value is not None and value in seen:
-            repeated.append(number)
-        seen.add(value)
-    return repeated
+            if label not in known and not any(map(_is_empty, label)):
+                yield "labels_not_in_other_file", f"{data.name(number)} {variant_name(view)}"
 
 
 def _kind(value: Any) -> str:
@@ -294,7 +248,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _normalized(value: Any) -> str:
-    text = text_of(value)
+    text = words_in(value)
     is_text = bool(text) or value is None or isinstance(value, str)
     return " ".join(text.casefold().split()) if is_text else repr(value)
 
@@ -307,8 +261,3 @@ def _differ_hugely(original: str, augmented: str) -> bool:
         return True
     words = [set(text.casefold().split()) for text in (original, augmented)]
     return min(map(len, words)) >= WORDS_COMPARED and words[0].isdisjoint(words[1])
-
-
-def as_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Return findings as JSON can represent them."""
-    return [asdict(finding) for finding in findings]

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dair_hf.data.view_columns import AUGMENTED_PREFIX, is_augmented, parse_column, partner_numbers, view_prefix
 from dair_hf.errors import DataError
-from dair_hf.io.files import decode_json, decode_utf8, read_bytes
+from dair_hf.io.records import load_records
 
 JSON_KINDS = (".jsonl", ".json")
 ID = "row_id"
@@ -31,7 +32,7 @@ class PairRows:
     labels: Sequence[str]
     invalid_lines: Sequence[int] = field(default=())
 
-    @property
+    @cached_property
     def views(self) -> list[int]:
         """Views of the file, 0 for the originals."""
         return [0, *partner_numbers(self.columns)]
@@ -41,20 +42,20 @@ class PairRows:
         value = self.rows[number].get(ID)
         return str(number if value is None else value)
 
-    def has_view(self, row: Mapping[str, Any], view: int) -> bool:
-        """Return whether a row has a view: a value in one of its columns."""
-        return not view or any(row.get(view_prefix(view) + name) is not None for name in (*self.inputs, *self.labels))
+    def views_of(self, row: Mapping[str, Any]) -> list[int]:
+        """Return the views that a row has: the original, and partners with a value in one of their columns."""
+        names = (*self.inputs, *self.labels)
+        partners = self.views[1:]
+        return [0, *(v for v in partners if any(row.get(view_prefix(v) + name) is not None for name in names))]
 
     def pairs(self) -> Iterator[tuple[int, Mapping[str, Any], int]]:
         """Yield number and columns of the row, and the view, of every partner."""
-        partners = self.views[1:]
         for number, row in enumerate(self.rows):
-            for view in partners:
-                if self.has_view(row, view):
-                    yield number, row, view
+            for view in self.views_of(row)[1:]:
+                yield number, row, view
 
     def value_of(self, row: Mapping[str, Any], name: str, view: int) -> Any:
-        """Return the value of a column in a view; a partner without a column of its own has that of the original."""
+        """Return the value of a column in a view; a partner without the column inherits it from the original."""
         own = view_prefix(view) + name
         is_inherited = own not in self.columns or (name == TOOLS and row.get(own) is None)
         return row.get(name if is_inherited else own)
@@ -68,7 +69,7 @@ class PairRows:
         return tuple(hashable(self.value_of(row, name, view)) for name in self.labels)
 
 
-def read_rows(
+def read_audited(
     path: Path, inputs: Collection[str] | None = None, labels: Collection[str] | None = None, paired: bool = True
 ) -> PairRows:
     """Read a file of pairs. Of JSON, lines that hold no object are noted; other kinds are read as for training.
@@ -77,34 +78,24 @@ def read_rows(
         path: JSON lines, JSON, CSV or Parquet file, or a folder of `datasets`.
         inputs: Columns of the input; None: those with partners that hold no labels, and all inputs of a form of text
             of which any column has partners.
-        labels: Columns of the labels; None: those of `LABEL_NAMES` that the file has.
+        labels: Columns of the labels; None: the columns of `LABEL_NAMES` in the file.
         paired: Whether to refuse a file without columns of partners.
-
-    Raises:
-        DataError: The file cannot be read, has no rows, no columns of partners, or lacks a named column.
     """
     invalid: list[int] = []
     found: Iterable[Mapping[str, Any]]
     if path.suffix.lower() in JSON_KINDS and path.is_file():
-        found, invalid = _json_rows(decode_utf8(read_bytes(path), str(path)))
+        found = load_records(path, invalid)
     else:
-        from dair_hf.data.texts.files import read_pairs
+        from dair_hf.data.texts.files import read_rows, with_row_ids
 
-        found = read_pairs(path)
+        found = with_row_ids(read_rows(path, needs_partners=paired))
     # Training takes NaN, as in a column of numbers with empty cells, for no value.
     rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    if not rows:
-        problem = f"found {len(invalid)} lines, none with a JSON object" if invalid else "is empty"
-        raise DataError(f"{path}: {problem}; give paired rows, one object in each line")
-    if paired and not any(map(is_augmented, columns)):
-        raise DataError(
-            f"{path}: found {len(rows)} rows with the columns {columns}; partners have the columns of their originals "
-            "with the prefix 'augmented_'"
-        )
-    for name in (*(inputs or ()), *(labels or ())):
-        if name not in columns:
-            raise DataError(f"{path}: has no column {name!r}, only {columns}")
+    if not rows or (paired and not any(map(is_augmented, columns))):
+        raise DataError(f"{path}: expected rows with columns 'augmented_...', got {len(rows)} rows with {columns}")
+    if missing := [name for name in (*(inputs or ()), *(labels or ())) if name not in columns]:
+        raise DataError(f"{path}: expected the column {missing[0]!r}, got {columns}")
     chosen = list(labels) if labels is not None else [name for name in LABEL_NAMES if name in columns]
     if inputs is None:
         inputs = _inputs_among(columns, chosen)
@@ -154,51 +145,18 @@ def refusal_of(data: PairRows) -> str | None:
     return None
 
 
-def text_of(value: Any) -> str:
-    """Return a text, or the texts of a list of messages, as one text; empty for anything else.
-
-    Example:
-        >>> text_of([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])
-        'Hi Hello'
-    """
+def words_in(value: Any) -> str:
+    """Return a text, or the texts of a list of messages, as one text; empty for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, (list, tuple)):
-        return " ".join(filter(None, map(text_of, value)))
-    return text_of(value.get("content")) if isinstance(value, Mapping) else ""
+        return " ".join(filter(None, map(words_in, value)))
+    return words_in(value.get("content")) if isinstance(value, Mapping) else ""
 
 
 def hashable(value: Any) -> Any:
     """Return a value as it is if it is hashable, else its JSON."""
     return json.dumps(value, sort_keys=True, default=str) if isinstance(value, (list, dict)) else value
-
-
-def _json_rows(text: str) -> tuple[list[Mapping[str, Any]], list[int]]:
-    if text.lstrip().startswith("["):
-        try:
-            items = list(enumerate(decode_json(text), 1))
-        except json.JSONDecodeError:
-            items = []
-        if items:
-            return [row for _, row in items if isinstance(row, dict)], [n for n, row in items if not _is_row(row)]
-    rows: list[Mapping[str, Any]] = []
-    invalid: list[int] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = decode_json(line)
-        except (json.JSONDecodeError, RecursionError):
-            row = None
-        if isinstance(row, dict):
-            rows.append(row)
-        else:
-            invalid.append(number)
-    return rows, invalid
-
-
-def _is_row(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _is_nan(value: Any) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ import datasets
 
 from dair_hf.data.collator import ROW_ID
 from dair_hf.data.texts.forms import FORMS, LABEL
-from dair_hf.data.texts.tables import COMMA, read_table
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, is_out_of_memory
-from dair_hf.io.files import decode_json_texts, decode_utf8, read_bytes
+from dair_hf.io.records import load_records
 
 JSON_LINES, CSV, PARQUET = ".jsonl", ".csv", ".parquet"
 # Columns of CSV files whose cells are texts, whatever they look like.
@@ -41,11 +39,12 @@ def read_file(path: Path) -> datasets.Dataset | datasets.DatasetDict:
             with tempfile.TemporaryDirectory() as cache:
                 return datasets.Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True)
         if kind == CSV:
-            table = [row.cells for row in read_table(read_bytes(path), str(path), COMMA)]
-            return datasets.Dataset.from_dict({name: _cells(name, [row[name] for row in table]) for name in table[0]})
-        rows = _json_rows(path)
-        columns = dict.fromkeys(name for row in rows for name in row)
-        return _with_mixed_types({name: [row.get(name) for row in rows] for name in columns})
+            table = load_records(path)
+            columns = table[0] if table else {}
+            return datasets.Dataset.from_dict({name: _cells(name, [row[name] for row in table]) for name in columns})
+        rows = load_records(path)
+        names = dict.fromkeys(name for row in rows for name in row)
+        return _with_mixed_types({name: [row.get(name) for row in rows] for name in names})
 
 
 def _cells(name: str, texts: Sequence[str]) -> list[Any]:
@@ -56,43 +55,6 @@ def _cells(name: str, texts: Sequence[str]) -> list[Any]:
         if all(value is None or pattern.fullmatch(value) for value in values):
             return [None if value is None else number(value) for value in values]
     return values
-
-
-def _json_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of JSON lines or of an array."""
-    text = decode_utf8(read_bytes(path), str(path))
-    rows: list[tuple[str, Any]] = []
-    if not text.strip():
-        raise DataError(f"{path}: is empty; give paired rows")
-    if text.lstrip().startswith("["):
-        try:
-            array = decode_json_texts(text, object_pairs_hook=_distinct)
-        except json.JSONDecodeError as error:
-            place = f"line {error.lineno}, column {error.colno}"
-            raise DataError(f"{path}: {place}: not valid JSON ({error.msg}); write it anew") from error
-        rows = [(f"row {number}", row) for number, row in enumerate(array)]
-    else:
-        for number, line in enumerate(text.split("\n"), 1):
-            try:
-                if line.strip():
-                    rows.append((f"line {number}", decode_json_texts(line, object_pairs_hook=_distinct)))
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{path}: line {number}, column {error.colno}: not valid JSON ({error.msg}); give one object in "
-                    "each line"
-                ) from error
-    for place, row in rows:
-        if not isinstance(row, dict):
-            raise DataError(f"{path}: {place}: found {row!r:.80}; give an object for each row")
-    return [row for _, row in rows]
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of a JSON object; refuse a repeated key, of which Python keeps the last."""
-    if len(row := dict(pairs)) < len(pairs):
-        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {key!r} occurs several times")
-    return row
 
 
 def _with_mixed_types(columns: dict[str, list[Any]]) -> datasets.Dataset:

@@ -15,7 +15,7 @@ from dair_hf.dialog.audit.pair import Pair, read_pair
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_gc, to_python
+from dair_hf.io.arrow import paused_gc
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -225,7 +225,7 @@ def _pairs(dataset: Dataset, batch_size: int = 1000) -> Iterator[Pair]:
     if not len(dataset):
         raise DataError("audit: the dataset has no rows; check the split")
     for table in dataset.select_columns(list(COLUMNS)).with_format("arrow").iter(batch_size):
-        columns = [to_python(table[column]) for column in COLUMNS]
+        columns = [table[column].to_pylist() for column in COLUMNS]
         for values in zip(*columns, strict=True):
             yield read_pair(dict(zip(COLUMNS, values, strict=True)))
 

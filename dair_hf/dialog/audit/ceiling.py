@@ -19,7 +19,6 @@ from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.text.spans import NO_NAME, contains_name, normalize_name
 from dair_hf.dialog.text.state import state_from_row
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import to_python
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.conventions import NAME_SLOTS
@@ -106,7 +105,7 @@ def find_ceiling(pairs: Dataset, encoder: DialogEncoder, max_examples: int = 5) 
     columns = [f"{prefix}{name}" for prefix in VIEW_PREFIXES for name in ("history", "state")]
     columns = [column for column in columns if column in pairs.column_names]
     for table in pairs.select_columns([*columns, "row_id", "names"]).with_format("arrow").iter(BATCH_SIZE):
-        batch = {column: to_python(table[column]) for column in table.column_names}
+        batch = {column: table[column].to_pylist() for column in table.column_names}
         encoded = encoder({column: batch[column] for column in columns})
         reachable = np.ones(len(batch["row_id"]), dtype=bool)
         for variant, prefix in zip(VIEWS, VIEW_PREFIXES, strict=True):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dair_hf.io.columns import align
+from dair_hf.io.commands import align
 
 MAX_EXAMPLES = 5
 # Count -> its label in the table.

@@ -17,7 +17,7 @@ from dair_hf.dialog.renaming.rewriting import Dialogue, lost_values, rewrite_his
 from dair_hf.dialog.text.rows import PLACE_SLOTS
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_gc, to_python
+from dair_hf.io.arrow import paused_gc
 from dair_hf.io.files import read_json
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 
@@ -125,7 +125,7 @@ class EntityAugmenter:
         if missing:
             raise DataError(f"columns {missing} are missing (found {sorted(present)}); prepare dialog rows first")
         with paused_gc():
-            columns = [to_python(source[c]) if isinstance(source, pa.Table) else source[c] for c in COLUMNS]
+            columns = [source[c].to_pylist() if isinstance(source, pa.Table) else source[c] for c in COLUMNS]
             dialogues: dict[str, Dialogue] = {}
             rows = (dict(zip(COLUMNS, values, strict=True)) for values in zip(*columns, strict=True))
             views = [self._augment(row, dialogues) or (None, None) for row in rows]

@@ -12,7 +12,7 @@ from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
 
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_gc, to_python
+from dair_hf.io.arrow import paused_gc
 from dair_hf.vqa.readers.images import ImageFolder, image_name
 from dair_hf.vqa.readers.records import (
     ANNOTATIONS,
@@ -269,7 +269,7 @@ def _count_changed(entries: Sequence[Entry], rows: Dataset) -> int:
     edited = {entry.question.question_id for entry in entries}
     ids = rows["question_id"][:]
     positions = [position for position, question_id in enumerate(ids) if question_id in edited]
-    column = to_python(rows.select_columns(["answers"]).with_format("arrow").select(positions)[:]["answers"])
+    column = rows.select_columns(["answers"]).with_format("arrow").select(positions)[:]["answers"].to_pylist()
     originals = {ids[position]: sorted(answers) for position, answers in zip(positions, column, strict=True)}
     return sum(
         sorted(entry.annotation.answers) != originals[entry.question.question_id]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
-from dair_hf.io.columns import align
+from dair_hf.io.commands import align
 
 EXAMPLES_IN_ERROR = 20  # the report lists all
 # Problem -> description, and remedy for the user.

@@ -84,7 +84,7 @@ def test_messages_with_different_fields(tmp_path: Path) -> None:
         ([{"question": "a", "augmented_question": "b"}], "give text and label, or prompt and completion, or messages"),
         ([{"prompt": "a", "completion": "b", "aug_prompt": "c", "augmented_completion": "d"}], "augmented_prompt"),
         ([{"text": "a", "label": None, "augmented_text": "b"}], "line 1, column 'label': is empty; give a label"),
-        ([COMPLETION, '{"prompt": '], "line 2, column 12: not valid JSON"),
+        ([COMPLETION, '{"prompt": '], "line 2: not valid JSON"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_with_line_and_field(tmp_path: Path, rows: list[Any], message: str) -> None:

@@ -237,7 +237,7 @@ def test_bad_files(tmp_path: Path) -> None:
         read_sgd(write(tmp_path / "a", "dev", [dialogue()], schema=None), "dev")
     with pytest.raises(DataError, match="schema.json: holds dict, expected a list of services"):
         read_sgd(write(tmp_path / "b", "dev", [dialogue()], schema={}), "dev")
-    with pytest.raises(DataError, match=r"dialogues_001\.json: line 1, column \d+: not valid JSON"):
+    with pytest.raises(DataError, match=r"dialogues_001\.json: not valid JSON"):
         read_sgd(write(tmp_path / "c", "dev", '[{"dialogue_id": '), "dev")
     with pytest.raises(DataError, match="holds dict, expected a list of dialogues"):
         read_entity_names(write(tmp_path / "d", "dev", {}), "dev")

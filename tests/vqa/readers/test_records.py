@@ -164,7 +164,7 @@ def test_other_archives_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "v2_Questions_Val_mscoco.zip").write_bytes(b"half a download")
     for file in tmp_path.glob("*.json"):
         file.unlink()
-    with pytest.raises(DataError, match="v2_Questions_Val_mscoco.zip: not a readable zip archive"):
+    with pytest.raises(DataError, match="v2_Questions_Val_mscoco.zip: not a readable archive"):
         read_records(tmp_path, "questions")
 
 
@@ -174,7 +174,7 @@ def test_other_archives_are_not_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"questions": [', r"q\.json: line 1, column \d+: not valid JSON"),
+        ('{"questions": [', r"q\.json: not valid JSON"),
         ("[]", r"q\.json: contains no list of questions \(found list\); give a VQA questions file"),
         ("7", r"contains no list of questions \(found int\)"),
         (annotations_json(), r"contains no list of questions \(found keys info, data_type, .*annotations\)"),
@@ -199,7 +199,7 @@ def test_missing_file_and_invalid_text_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=f"such as v2_mscoco_{example}_questions.json "):
             read_records(tmp_path, "questions", split)
     (tmp_path / "q.json").write_bytes(b'{"questions": ["\xe9"]}')
-    with pytest.raises(DataError, match=r"q\.json: not UTF-8 text"):
+    with pytest.raises(DataError, match=r"q\.json: not valid JSON"):
         read_records(tmp_path / "q.json", "questions")
 
 
