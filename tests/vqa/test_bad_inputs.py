@@ -42,7 +42,16 @@ from tests.fixtures import vision_language as vl
 from tests.fixtures.counting_scenes import write_digits, write_objects
 from tests.fixtures.digits import png
 from tests.fixtures.tiny_saaa import batch, image_batch, resnet, saaa, vit
-from tests.fixtures.vqa_files import annotations_json, questions_json, write_cv, write_images, write_jsons, write_vqa
+from tests.fixtures.vqa_files import (
+    CV_EDITS,
+    annotations_json,
+    questions_json,
+    write_cv,
+    write_edited_images,
+    write_images,
+    write_jsons,
+    write_vqa,
+)
 
 NAN = float("nan")
 FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x"]}
@@ -221,13 +230,15 @@ def test_data_of_which_nothing_can_be_used(tmp_path: Path) -> None:
 
 
 def test_subset_without_edits(tmp_path: Path) -> None:
-    scenes = SceneConfig(train_scenes=30, test_scenes=12, scene_size=32, scene_grid=2, most=1, language_prior=1.0)
-    config = VQAConfig(evaluate_on="validation", test_questions=1)
-    data = load_vqa(VQAConfig(evaluate_on="validation"), scenes, tmp_path / "scenes")
-    unedited = set(data.test["question_id"][:1]) - set(data.test_edits["question_id"][:])
-    if unedited:
-        with pytest.raises(DataError, match="1 selected questions"):
-            load_vqa(config, scenes, tmp_path / "scenes")
+    vqa, cv = write_vqa(tmp_path / "vqa"), write_cv(tmp_path / "cv")
+    (file,) = cv.glob("*questions.json")
+    late = [record for record in json.loads(file.read_text())["questions"] if record["question_id"] != 9000]
+    file.write_text(json.dumps({"questions": late}))
+    folders = {"images": [str(write_images(tmp_path / "images"))], "edits": str(cv)}
+    folders |= {"edited_images": [str(write_edited_images(tmp_path / "edited", CV_EDITS))]}
+    config = VQAConfig("files", str(vqa), **folders, train_questions=3, evaluate_on="validation")
+    with pytest.raises(DataError, match="3 selected questions"):
+        load_vqa(config, SceneConfig(), tmp_path)
 
 
 GREY = {"bytes": png(np.zeros((28, 28), np.uint8)), "path": None}
@@ -259,12 +270,13 @@ def test_unusable_sprites(tmp_path: Path, columns: dict[str, Any] | None) -> Non
 def test_sprites_of_other_data(tmp_path: Path) -> None:
     write_digits(tmp_path / "mnist")
     write_objects(tmp_path / "cifar10")
-    pq.write_table(pa.table({"image": [GREY], "label": [9]}), tmp_path / "train.parquet")
+    (tmp_path / "nines").mkdir()
+    pq.write_table(pa.table({"image": [GREY], "label": [9]}), tmp_path / "nines" / "train.parquet")
     for kind, folder, named in (
         ("digits", "cifar10", "RGB"),
         ("objects", "mnist", "L"),
         ("digits", "nowhere", "nowhere"),
-        ("digits", "", "zero, one, two"),
+        ("digits", "nines", "zero, one, two"),
     ):
         with pytest.raises(DataError, match=named):
             load_sprites(kind, tmp_path / folder, "train", 14)
