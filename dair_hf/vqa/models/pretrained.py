@@ -223,4 +223,4 @@ def _processor_class(name: str, trust_remote_code: bool) -> Any:
             continue
         if published is not None:
             return processor_class_from_name(published)
-    return PROCESSOR_MAPPING.get(type(AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)))
+    return PROCESSOR_MAPPING.get(type(AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)), None)

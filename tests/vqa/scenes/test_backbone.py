@@ -139,7 +139,7 @@ def test_saved_and_loaded(backbone: ResNetConfig | ViTConfig, tmp_path: Path) ->
         )
 
 
-@pytest.mark.parametrize(("size", "grid"), [(64, 4), (64, 8), (96, 3), (48, 3)])
+@pytest.mark.parametrize(("size", "grid"), [(64, 4), (128, 8), (96, 3), (48, 3)])
 def test_scene_network_has_one_position_per_cell(size: int, grid: int) -> None:
     network = scene_network(SceneConfig(scene_size=size, scene_grid=grid, most=1))
     model = CellClassifier(CellClassifierConfig(backbone_config=network, num_labels=LABELS)).eval()
