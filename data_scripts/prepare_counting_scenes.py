@@ -24,8 +24,7 @@ from pathlib import Path
 from dair_hf.experiments.arguments import SettingsParser
 from dair_hf.io.commands import align, exit_status
 from dair_hf.io.folders import require_output_folder
-from dair_hf.vqa.readers.reading import read_edits, read_vqa
-from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, scene_files, write_scenes
+from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, read_scenes, write_scenes
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -33,11 +32,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 
 def parse(argv: list[str] | None) -> tuple[SceneConfig, str, bool]:
-    """Return the scene settings, the output folder, and whether it may be replaced.
-
-    Raises:
-        DataError: An option is unknown, or a value is out of range.
-    """
+    """Return the scene settings, the output folder, and whether it may be replaced."""
     parser = SettingsParser([SceneConfig], description=__doc__, formatter_class=_HelpFormatter)
     parser.add_argument("--output", required=True, default=argparse.SUPPRESS, help="folder to write, new or empty")
     parser.add_argument("--overwrite", action="store_true", help="replace what this command wrote there before")
@@ -46,14 +41,8 @@ def parse(argv: list[str] | None) -> tuple[SceneConfig, str, bool]:
 
 
 def count(folder: Path, split: str) -> dict[str, Counter[str]]:
-    """Count the questions of one split by type and by answer, and its edits by question.
-
-    Raises:
-        DataError: The files cannot be used completely.
-    """
-    files = scene_files(folder, split)
-    rows, _ = read_vqa(files.questions, files.annotations, files.images, strict=True)
-    edits, _ = read_edits(rows, files.edits, files.edits, files.edits / "images", strict=True)
+    """Count the questions of one split by type and by answer, and its edits by question."""
+    (rows, _), (edits, _) = read_scenes(folder, split)
     return {
         "questions": Counter(rows["question_type"][:]),
         "answers": Counter(answers[0] for answers in rows["answers"][:]),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,8 @@ from dair_hf.io.files import write_json
 from dair_hf.io.folders import atomic_folder
 from dair_hf.io.prepared import save_splits
 from dair_hf.vqa.readers.images import ImageFolder
-from dair_hf.vqa.readers.reading import read_edits, read_vqa
-from dair_hf.vqa.readers.records import HOST, splits_in, vqa_files
-from dair_hf.vqa.readers.report import VQAReport, summary_table
+from dair_hf.vqa.readers.reading import VQAReport, read_edits, read_vqa, report_table
+from dair_hf.vqa.readers.records import HOST, vqa_files, vqa_splits
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -66,7 +66,7 @@ def prepare(args: argparse.Namespace) -> None:
         reports = read_and_save(args, folder)
     for name, by_split in reports.items():
         if by_split:
-            print(f"{name}\n{summary_table(by_split)}\n")
+            print(f"{name}\n{report_table(by_split)}\n")
     print(f"written: {Path(args.output)}")
 
 
@@ -76,7 +76,7 @@ def read_and_save(args: argparse.Namespace, folder: Path) -> dict[str, dict[str,
     edited_images = ImageFolder(*args.edited_images) if args.edits else None
     data = {"rows": DatasetDict(), "edits": DatasetDict()}
     reports: dict[str, dict[str, VQAReport]] = {"rows": {}, "edits": {}}
-    for split in args.split or splits_in(args.source) or ["all"]:
+    for split in args.split or vqa_splits(args.source) or ["all"]:
         options: dict[str, Any] = {"strict": args.strict, "verify": not args.skip_verify}
         options["split"] = None if split == "all" else split
         has_answers = not split.startswith("test")
@@ -89,7 +89,7 @@ def read_and_save(args: argparse.Namespace, folder: Path) -> dict[str, dict[str,
     save_splits(folder, "vqa", {name: splits for name, splits in data.items() if splits})
     write_json(
         folder / "report.json",
-        {name: {split: report.to_dict() for split, report in by_split.items()} for name, by_split in reports.items()},
+        {name: {split: asdict(report) for split, report in by_split.items()} for name, by_split in reports.items()},
     )
     return reports
 

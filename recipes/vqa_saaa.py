@@ -27,6 +27,7 @@ flips as a table, with plots if lambda is swept. Finished runs are stored as JSO
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 from accelerate import PartialState
@@ -56,10 +57,10 @@ from dair_hf.io.files import write_json
 from dair_hf.modeling import ModelConfig, load_pretrained
 from dair_hf.vqa.data import VQAConfig, load_vqa
 from dair_hf.vqa.pairs import edit_pairs
-from dair_hf.vqa.readers.report import summary_table
+from dair_hf.vqa.readers.reading import report_table
 from dair_hf.vqa.scenes.backbone import CellClassifier, cell_classification, scene_network
 from dair_hf.vqa.scenes.files import SceneConfig
-from dair_hf.vqa.task import NetworkConfig, VQATask, evaluate_edits, prepare_task, require_model
+from dair_hf.vqa.task import NetworkConfig, VQATask, evaluate_edits, prepare_task
 
 COLUMNS = [
     Column("vqa_accuracy", "accuracy"),
@@ -122,7 +123,7 @@ def main() -> None:
     """Train all unfinished runs and write the table."""
     types = [VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig]
     config, scenes, network, model, comparison, args = parse_arguments(types)
-    require_model(network, model)
+    network.check_model(model)
     folder = claim_output_folder(args)
     scene_folder = folder.parent / f"counting_scenes_{fingerprint(scenes.content)}"
     data = load_vqa(config, scenes, scene_folder, folder.parent / "verified_images.json")
@@ -131,9 +132,9 @@ def main() -> None:
     # The features are also found by these hashes.
     files = data.fingerprints(content_hashes(network.features_folder if network.network == "saaa" else folder.parent))
     finished_records(folder, runs, settings, files)  # refuses a folder of other settings before writing to it
-    reports = {name: report.to_dict() for name, report in data.reports.items()}
+    reports = {name: asdict(report) for name, report in data.reports.items()}
     if PartialState().is_main_process:
-        print(summary_table(data.reports))
+        print(report_table(data.reports))
         write_json(folder / "data.json", reports)
     needs_backbone = config.source == "scenes" and network.network == "saaa" and network.backbone is None
     backbone = scene_backbone(scenes, network.backbone_scenes, args) if needs_backbone else None

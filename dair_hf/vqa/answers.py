@@ -1,26 +1,24 @@
-"""Answer vocabulary: the classes of a VQA model, and answers as soft targets."""
+"""Answers as classes of a model: vocabulary, soft targets, and correctness of predictions (H in the paper)."""
 
 from __future__ import annotations
 
-import os
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, Features, List, Value
+from numpy.typing import NDArray
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import read_json, write_json
 from dair_hf.metrics.vqa.answers import normalize_answer, strip_spaces
+from dair_hf.metrics.vqa.scores import vqa_correct, vqa_scores
 
 ANSWERS = "answers"
 ANSWER_IDS = "answer_ids"
 ANSWER_SCORES = "answer_scores"
-DEFAULT_SIZE = 3000  # of the paper and of the SAAA network
-TARGET_FEATURES: Mapping[str, Any] = {ANSWER_IDS: List(Value("int32")), ANSWER_SCORES: List(Value("float32"))}
-
-_FIELDS = ("answers", "spellings", "counts")
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,9 +34,6 @@ class AnswerVocabulary:
         spellings: `[A]` texts to predict.
         counts: `[A]` number of annotators' answers in each class.
 
-    Raises:
-        DataError: The three differ in length, or an answer is empty, not normalized or repeated.
-
     Example:
         >>> vocabulary = AnswerVocabulary.from_answers([["two", "2", "2", "the cat"], ["a dog", "cat"]], size=2)
         >>> vocabulary.answers, vocabulary.spellings, vocabulary.counts
@@ -53,38 +48,17 @@ class AnswerVocabulary:
     _ids: dict[str, int] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.answers:
-            raise DataError("answer vocabulary: contains no answers; build it from annotated questions")
-        if not len(self.answers) == len(self.spellings) == len(self.counts):
-            raise DataError(
-                f"answer vocabulary: {len(self.answers)} answers, {len(self.spellings)} spellings and "
-                f"{len(self.counts)} counts; give one of each per class"
-            )
-        ids: dict[str, int] = {}
-        for number, (answer, spelling) in enumerate(zip(self.answers, self.spellings, strict=True)):
-            if not answer or normalize_answer(spelling) != answer:
-                raise DataError(
-                    f"answer vocabulary: class {number} is {answer!r}, but its spelling {spelling!r} normalizes to "
-                    f"{normalize_answer(spelling)!r}"
-                )
-            if ids.setdefault(answer, number) != number:
-                raise DataError(f"answer vocabulary: classes {ids[answer]} and {number} are both {answer!r}")
-        object.__setattr__(self, "_ids", ids)
+        object.__setattr__(self, "_ids", {answer: number for number, answer in enumerate(self.answers)})
 
     @classmethod
-    def from_answers(cls, answers: Iterable[Sequence[str]], size: int = DEFAULT_SIZE) -> AnswerVocabulary:
-        """Build the vocabulary from the annotators' answers to the training questions.
+    def from_answers(cls, answers: Iterable[Sequence[str]], size: int = 3000) -> AnswerVocabulary:
+        """Build the vocabulary of at most `size` classes from the annotators' answers to the training questions.
 
-        Args:
-            answers: Annotators' answers to each question; may be empty. Answers that are empty after normalization
-                ("the", "?") are ignored.
-            size: Maximal number of classes.
+        Answers that are empty after normalization ("the", "?") are ignored.
 
         Raises:
-            DataError: `size` is not positive, or there is no answer.
+            DataError: There is no answer.
         """
-        if size < 1:
-            raise DataError(f"answer vocabulary: size={size} must be at least 1; {DEFAULT_SIZE} is usual on VQA v2")
         written = Counter(strip_spaces(answer) for question_answers in answers for answer in question_answers)
         counts: Counter[str] = Counter()
         spellings: dict[str, str] = {}
@@ -94,35 +68,11 @@ class AnswerVocabulary:
             spellings.setdefault(answer, spelling)
         del counts[""]
         frequent = sorted(counts, key=lambda answer: (-counts[answer], answer))[:size]
+        if not frequent:  # a model without classes would train on no question
+            raise DataError(f"answer vocabulary: expected answers of annotators, got {len(written)} usable ones")
         return cls(
             tuple(frequent), tuple(map(spellings.__getitem__, frequent)), tuple(map(counts.__getitem__, frequent))
         )
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> AnswerVocabulary:
-        """Load a saved vocabulary.
-
-        Raises:
-            DataError: The file is missing or contains something else.
-        """
-        content = read_json(path)
-        if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in _FIELDS):
-            raise DataError(
-                f"{path}: expected an answer vocabulary, an object with the lists {', '.join(_FIELDS)}; give a file "
-                "that AnswerVocabulary.save wrote"
-            )
-        for name, kind in zip(_FIELDS, (str, str, int), strict=True):
-            wrong = [value for value in content[name] if not isinstance(value, kind)]
-            if wrong:
-                raise DataError(f"{path}: {name} contains {wrong[0]!r:.60}, expected {kind.__name__}")
-        try:
-            return cls(*(tuple(content[name]) for name in _FIELDS))
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save as JSON, atomically."""
-        write_json(path, {name: list(getattr(self, name)) for name in _FIELDS})
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -136,36 +86,14 @@ class AnswerVocabulary:
         return dict(enumerate(self.spellings))
 
     def encode(self, answers: Sequence[str]) -> tuple[list[int], list[float]]:
-        """Return the soft targets of one question: the share of annotators who gave each class.
+        """Return the soft targets of one question: distinct classes in ascending order, and their scores.
 
-        Args:
-            answers: Annotators' answers.
-
-        Returns:
-            Distinct classes in ascending order, and their scores, number of annotators / all annotators. Answers
-            outside the vocabulary have no class, but their annotators count.
+        A score is the share of all annotators who gave the class. Answers outside the vocabulary have no class.
         """
         counts = Counter(self._ids.get(normalize_answer(answer)) for answer in answers)
         del counts[None]
         classes = sorted(number for number in counts if number is not None)
         return classes, [counts[number] / len(answers) for number in classes]
-
-    def encode_batch(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """Encode the column `answers` of a batch of rows; None stays None. See `encode_answers`."""
-        encoded = [(None, None) if answers is None else self.encode(answers) for answers in batch[ANSWERS]]
-        return {ANSWER_IDS: [ids for ids, _ in encoded], ANSWER_SCORES: [scores for _, scores in encoded]}
-
-    def decode(self, ids: Iterable[int]) -> list[str]:
-        """Return the spellings of classes.
-
-        Raises:
-            DataError: There is no such class.
-        """
-        numbers = [int(number) for number in ids]
-        wrong = [number for number in numbers if not 0 <= number < len(self)]
-        if wrong:
-            raise DataError(f"answer vocabulary: no class {wrong[0]}; classes are 0 to {len(self) - 1}")
-        return [self.spellings[number] for number in numbers]
 
 
 def encode_answers(rows: Dataset, vocabulary: AnswerVocabulary) -> Dataset:
@@ -176,10 +104,7 @@ def encode_answers(rows: Dataset, vocabulary: AnswerVocabulary) -> Dataset:
         vocabulary: Vocabulary of the training rows.
 
     Returns:
-        The rows with both columns, which are empty lists if a row has no answer in the vocabulary.
-
-    Raises:
-        DataError: The rows have no column `answers`.
+        The rows with both columns: empty lists if a row has no answer in the vocabulary, None if its answers are None.
 
     Example:
         >>> vocabulary = AnswerVocabulary.from_answers([["cat", "cat", "dog"]])
@@ -187,7 +112,66 @@ def encode_answers(rows: Dataset, vocabulary: AnswerVocabulary) -> Dataset:
         >>> encode_answers(rows, vocabulary)["answer_ids"][:]
         [[0, 1], []]
     """
-    if ANSWERS not in rows.column_names:
-        raise DataError(f"column {ANSWERS!r} is missing; the data has {rows.column_names}")
-    features = Features({**rows.features, **TARGET_FEATURES})
-    return rows.map(vocabulary.encode_batch, batched=True, features=features, desc="Encoding answers")
+    targets = {ANSWER_IDS: List(Value("int32")), ANSWER_SCORES: List(Value("float32"))}
+    return rows.map(
+        _encode_batch,
+        batched=True,
+        fn_kwargs={"vocabulary": vocabulary},
+        features=Features({**rows.features, **targets}),
+        desc="Encoding answers",
+    )
+
+
+def _encode_batch(batch: Mapping[str, Sequence[Any]], vocabulary: AnswerVocabulary) -> dict[str, list[Any]]:
+    encoded = [(None, None) if answers is None else vocabulary.encode(answers) for answers in batch[ANSWERS]]
+    return {ANSWER_IDS: [ids for ids, _ in encoded], ANSWER_SCORES: [scores for _, scores in encoded]}
+
+
+@dataclass(frozen=True)
+class AnswerJudge:
+    """Judge of the predictions of a classifier of answers, or of a model that generates its answers.
+
+    Its methods are arguments of a `PairEvaluator`, with the annotators' answers as references:
+
+        scores = {"vqa_accuracy": judge.accuracy}
+        PairEvaluator(judge.is_correct, judge.answers, scores, references="answers")
+
+    Predictions are N classes, as `evaluate_pairs` passes them, or N texts without a vocabulary.
+
+    Attributes:
+        vocabulary: Classes of the model; None if it generates text.
+
+    Example:
+        >>> judge = AnswerJudge(AnswerVocabulary.from_answers([["yes", "yes", "no"]]))
+        >>> judge.answers([0, 1])
+        ['yes', 'no']
+        >>> judge.is_correct([0, 1], [["yes"] * 10, ["yes"] * 9 + ["no"]])
+        array([ True,  True])
+        >>> judge.accuracy([0, 1], [["yes"] * 10, ["yes"] * 9 + ["no"]]).round(6)
+        array([1. , 0.3])
+    """
+
+    vocabulary: AnswerVocabulary | None = None
+
+    def answers(self, predictions: Sequence[Any]) -> list[str]:
+        """Return normalized answers, equal for equal answers, to find the flips between two views: "Two." and "2"."""
+        return [normalize_answer(text) for text in self._texts(predictions)]
+
+    def is_correct(self, predictions: Sequence[Any], references: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
+        """Return `H(z) = [an annotator gave the answer]`, `[N]` bool; see `dair_hf.metrics.vqa.scores.vqa_correct`."""
+        return vqa_correct(self._texts(predictions), references)
+
+    def accuracy(self, predictions: Sequence[Any], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+        """Return the official accuracies, `[N]` in [0, 1]; see `dair_hf.metrics.vqa.scores.vqa_scores`."""
+        return vqa_scores(self._texts(predictions), references)
+
+    def _texts(self, predictions: Sequence[Any]) -> list[str]:
+        """Return predictions as text: the spelling of the predicted class, or the generated text."""
+        if self.vocabulary is None:
+            return list(predictions)
+        spellings = self.vocabulary.spellings
+        classes = [operator.index(prediction) for prediction in predictions]
+        # A negative number would be read from the end, and the answers of another vocabulary scored.
+        if outside := [number for number in classes if not 0 <= number < len(spellings)]:
+            raise DataError(f"predictions: expected classes 0 to {len(spellings) - 1}, got {outside[0]}")
+        return [spellings[number] for number in classes]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, Features, Value
+from datasets import Dataset, Features
 from datasets.fingerprint import Hasher
 from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
@@ -37,55 +37,43 @@ class _Joined(NamedTuple):
     fingerprint: str
 
 
-def draw_edits(rows: Dataset, edits: Dataset, seed: int, epoch: int) -> Dataset:
-    """Pair every row with one of its edits, drawn uniformly; rows without edits have no partner.
+def edit_pairs(rows: Dataset, edits: Dataset, seed: int) -> EpochPairs:
+    """Pair every row with one of its edits, drawn uniformly every epoch; rows without edits have no partner.
 
     The draw depends on `(seed, epoch, question_id)` and the edits of the question, not on the order of the data.
-    """
-    return _drawn(_join(rows, edits), seed, epoch)
-
-
-def edit_pairs(rows: Dataset, edits: Dataset, seed: int) -> EpochPairs:
-    """Return training pairs that redraw the edit of each question every epoch; see `draw_edits`.
 
     Args:
-        rows: Questions.
-        edits: Edits.
+        rows: Questions, with the columns `question_id` (int64) and `image_id`.
+        edits: Edits, with the same two columns and any others of the rows.
         seed: Seed of the draws.
 
     Returns:
         Data set for the trainer, which sets the epoch.
 
     Raises:
-        DataError: As `draw_edits`.
+        DataError: No edit belongs to a row.
     """
     joined = _join(rows, edits)
     return EpochPairs(lambda epoch: _drawn(joined, seed, epoch))
 
 
-def expand_edits(rows: Dataset, edits: Dataset, *, keep_unedited: bool = False) -> Dataset:
-    """Return one pair for every edit of every row, for evaluation.
+def expand_edits(rows: Dataset, edits: Dataset) -> Dataset:
+    """Return one pair for every edit of every row, for evaluation; rows without edits are left out.
 
-    Args:
-        rows: Questions.
-        edits: Edits.
-        keep_unedited: Whether to keep rows without edits, once each and without partner.
-
-    Returns:
-        Pairs like those of `draw_edits`, in the order of the rows and then of the edited image. `row_id` becomes
-        `<row_id>/<edited image>` to stay unique; rows with the same `question_id` belong together.
+    Pairs are like those of `edit_pairs`, in the order of the rows and then of the edited image. `row_id` becomes
+    `<row_id>/<edited image>` to stay unique; rows with the same `question_id` belong together.
 
     Raises:
-        DataError: As `draw_edits`.
+        DataError: No edit belongs to a row.
 
     Example:
         >>> rows = Dataset.from_dict({"row_id": ["1", "2"], "question_id": [1, 2], "image_id": ["9", "9"]})
         >>> edits = Dataset.from_dict({"question_id": [1, 1], "image_id": ["9_7", "9_5"]})
-        >>> expand_edits(rows, edits, keep_unedited=True)["row_id"][:]
-        ['1/9_5', '1/9_7', '2']
+        >>> expand_edits(rows, edits)["row_id"][:]
+        ['1/9_5', '1/9_7']
     """
     joined = _join(rows, edits)
-    repeats = np.maximum(joined.edit_count, 1) if keep_unedited else joined.edit_count
+    repeats = joined.edit_count
     row_numbers = np.repeat(np.arange(len(repeats)), repeats)
     edit_numbers = np.arange(len(row_numbers)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     repeated = joined._replace(
@@ -95,13 +83,12 @@ def expand_edits(rows: Dataset, edits: Dataset, *, keep_unedited: bool = False) 
     )
     pairs = _paired(repeated, edit_numbers)
     if ROW_ID in pairs.column_names:
-        ids = pc.binary_join_element_wise(pairs[ROW_ID], pairs[AUGMENTED_PREFIX + IMAGE_ID], "/", null_handling="skip")
+        ids = pc.binary_join_element_wise(pairs[ROW_ID], pairs[AUGMENTED_PREFIX + IMAGE_ID], "/")
         pairs = pairs.set_column(pairs.column_names.index(ROW_ID), ROW_ID, ids)
-    return _dataset(pairs, joined.features, ("expand_edits", joined.fingerprint, keep_unedited))
+    return _dataset(pairs, joined.features, ("expand_edits", joined.fingerprint))
 
 
 def _join(rows: Dataset, edits: Dataset) -> _Joined:
-    _require_columns(rows, edits)
     # One chunk per column, since `take` is slow on many chunks.
     table = edits.with_format("arrow")[:].combine_chunks()
     table = table.take(pc.sort_indices(table, [(QUESTION_ID, "ascending"), (IMAGE_ID, "ascending")]))
@@ -110,10 +97,9 @@ def _join(rows: Dataset, edits: Dataset) -> _Joined:
     ids = row_table[QUESTION_ID].to_numpy()
     first = np.searchsorted(edited_ids, ids, side="left")
     count = np.searchsorted(edited_ids, ids, side="right") - first
-    if not count.any():
+    if not count.any():  # without partners every method would train as ERM
         raise DataError(
-            f"pairs: none of the {len(edits)} edits belongs to one of the {len(rows)} rows; use rows and edits of one "
-            "split"
+            f"pairs: expected rows and edits of one split, got {len(edits)} edits of none of the {len(rows)} rows"
         )
     table = table.drop_columns([QUESTION_ID])
     table = table.rename_columns([AUGMENTED_PREFIX + name for name in table.column_names])
@@ -122,25 +108,10 @@ def _join(rows: Dataset, edits: Dataset) -> _Joined:
     return _Joined(row_table, table, Features({**rows.features, **partners}), ids, first, count, fingerprint)
 
 
-def _require_columns(rows: Dataset, edits: Dataset) -> None:
-    for name, data in (("rows", rows), ("edits", edits)):
-        if missing := {QUESTION_ID, IMAGE_ID} - set(data.column_names):
-            raise DataError(
-                f"pairs: the {name} lack column {', '.join(sorted(missing))} (found {', '.join(data.column_names)}); "
-                "read them with read_vqa and read_edits"
-            )
-        if data.features[QUESTION_ID] != Value("int64"):
-            raise DataError(f"pairs: {QUESTION_ID} of the {name} is {data.features[QUESTION_ID]}; cast it to int64")
-    if unknown := sorted(set(edits.column_names) - set(rows.column_names)):
-        raise DataError(f"pairs: the rows lack column {', '.join(unknown)} of the edits; encode both the same way")
-    if paired := [name for name in rows.column_names if name.startswith(AUGMENTED_PREFIX)]:
-        raise DataError(f"pairs: the rows already have column {', '.join(paired)}; give rows without partners")
-
-
 def _drawn(joined: _Joined, seed: int, epoch: int) -> Dataset:
     numbers = uniform(torch.tensor(joined.question_ids), seed, epoch, STREAM)[:, 0].numpy()
     pairs = _paired(joined, (numbers * joined.edit_count).astype(np.int64))
-    return _dataset(pairs, joined.features, ("draw_edits", joined.fingerprint, seed, epoch))
+    return _dataset(pairs, joined.features, ("edit_pairs", joined.fingerprint, seed, epoch))
 
 
 def _paired(joined: _Joined, edit_numbers: NDArray[np.int64]) -> pa.Table:

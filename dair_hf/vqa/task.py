@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from datasets import Dataset, concatenate_datasets
@@ -17,14 +17,12 @@ from dair_hf.errors import DataError, UndefinedMetricWarning
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.io.processes import rank_and_size
 from dair_hf.modeling import ModelConfig
-from dair_hf.vqa.answers import AnswerVocabulary, encode_answers
-from dair_hf.vqa.correctness import AnswerJudge
+from dair_hf.settings import Count, Settings
+from dair_hf.vqa.answers import AnswerJudge, AnswerVocabulary, encode_answers
 from dair_hf.vqa.data import PARTS, VQAConfig, VQAData
-from dair_hf.vqa.inputs.collator import ImageInputs, VQACollator
-from dair_hf.vqa.inputs.features import FeatureCache
-from dair_hf.vqa.inputs.pixels import Pixels
+from dair_hf.vqa.inputs.collator import VQACollator, encode_questions
+from dair_hf.vqa.inputs.features import FeatureCache, Pixels
 from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
-from dair_hf.vqa.inputs.questions import encode_questions
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
 from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
@@ -33,24 +31,21 @@ from dair_hf.word_tokenizer import build_word_tokenizer
 
 logger = logging.get_logger(__name__)
 
-NETWORKS = ("saaa", "classifier", "generator")
 # Fields of SAAAConfig that can be set; the others follow from the data and the backbone.
 SAAA_FIELDS = ("embedding_size", "question_size", "attention_size", "glimpses", "hidden_size", "dropout")
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass
-class NetworkConfig:
+class NetworkConfig(Settings):
     """VQA model to train."""
 
     PATH_FIELDS: ClassVar = ("features_folder",)  # not compared between runs: it holds what is computed again
 
-    network: str = field(
+    network: Literal["saaa", "classifier", "generator"] = field(
         default="saaa",
         metadata={
             "help": "saaa, classifier (a model such as ViLT with scores for fixed answers) or generator (a "
-            "vision-language model that generates its answer); the last two are named by model_name_or_path.",
-            "choices": NETWORKS,
+            "vision-language model that generates its answer); the last two are named by model_name_or_path."
         },
     )
     saaa: dict[str, Any] = field(
@@ -61,7 +56,7 @@ class NetworkConfig:
         default=None,
         metadata={"help": "Vision model of SAAA: name on the Hub or folder. Optional with source=scenes."},
     )
-    backbone_scenes: int = field(
+    backbone_scenes: Count = field(
         default=6000,
         metadata={
             "help": "With source=scenes and no backbone: number of scenes, >= 1, on which a small backbone is trained "
@@ -71,27 +66,26 @@ class NetworkConfig:
     train_backbone: bool = field(
         default=False, metadata={"help": "Train the backbone of SAAA as well, instead of caching its features."}
     )
-    image_size: int = field(default=448, metadata={"help": "Height and width of the images of SAAA, in pixels."})
+    image_size: Count = field(default=448, metadata={"help": "Height and width of the images of SAAA, in pixels."})
     features_folder: str = field(default="features", metadata={"help": "Folder of the cached backbone features."})
-    features_dtype: str = field(
-        default="float32", metadata={"help": "Storage type of the features.", "choices": tuple(DTYPES)}
+    features_dtype: Literal["float32", "float16", "bfloat16"] = field(
+        default="float32", metadata={"help": "Storage type of the features."}
     )
     prompt: str = field(default="{question}", metadata={"help": "Prompt of a generator; contains {question}."})
     target: str = field(default="{answer}", metadata={"help": "Target of a generator; contains {answer}."})
 
-    def __post_init__(self) -> None:
-        for name, choices in (("network", NETWORKS), ("features_dtype", tuple(DTYPES))):
-            if getattr(self, name) not in choices:
-                raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
-        if self.backbone_scenes < 1:
-            raise DataError(f"backbone_scenes={self.backbone_scenes} must be at least 1")
-        # SAAAConfig accepts any name, so a misspelled one would silently keep the default.
+    def check(self) -> None:
+        """Refuse names and values of `saaa` that `SAAAConfig` would ignore, or that fail after computing features."""
         if unknown := sorted(set(self.saaa) - set(SAAA_FIELDS)):
-            raise DataError(f"saaa: unknown size {', '.join(unknown)}; use {', '.join(SAAA_FIELDS)}")
-        for name, value in self.saaa.items():
-            if type(value) is not int and not (name == "dropout" and type(value) is float):
-                raise DataError(f"saaa: {name}={value!r} must be {'a number' if name == 'dropout' else 'an integer'}")
-        SAAAConfig(**self.saaa)  # validates now, not after hours of computing features
+            raise DataError(f"saaa: expected sizes among {', '.join(SAAA_FIELDS)}, got {', '.join(unknown)}")
+        SAAAConfig(**self.saaa)
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Refuse a missing model, and settings that the network would ignore; call it before any data are read."""
+        given = [name for name in ("model_name_or_path", "model_settings", "lora_rank") if getattr(model, name)]
+        if given if self.network == "saaa" else not model.model_name_or_path:
+            expected = "backbone in place of a model" if self.network == "saaa" else "model_name_or_path"
+            raise DataError(f"network={self.network}: expected {expected}, got {', '.join(given) or 'no model'}")
 
 
 class VQATask(NamedTuple):
@@ -106,26 +100,6 @@ class VQATask(NamedTuple):
     unknown_answers: dict[str, int] = {}
 
 
-def require_model(network: NetworkConfig, model: ModelConfig) -> None:
-    """Check that a network has its model and no unused settings; call it before anything is read.
-
-    Raises:
-        DataError: The model is missing, or a setting would be ignored.
-
-    Example:
-        >>> require_model(NetworkConfig("classifier"), ModelConfig("dandelin/vilt-b32-finetuned-vqa", lora_rank=8))
-    """
-    if network.network == "saaa" and (model.model_name_or_path or model.model_settings or model.lora_rank):
-        raise DataError(
-            "network=saaa does not use model_name_or_path, model_settings and lora_rank; name its vision model by "
-            "backbone, or set network to classifier or generator"
-        )
-    if network.network != "saaa" and not model.model_name_or_path:
-        raise DataError(
-            f"network={network.network} needs model_name_or_path: a model with its processor, on the Hub or in a folder"
-        )
-
-
 def prepare_task(
     network: NetworkConfig,
     model: ModelConfig,
@@ -136,27 +110,20 @@ def prepare_task(
 ) -> VQATask:
     """Build vocabulary, tokenizer and collator from the training rows, encode all rows, and cache image features.
 
-    All processes of a run must call this function, since they split the computation of features.
-
-    Args:
-        network: Network to train.
-        model: Name and adapters of a classifier or generator.
-        config: Sizes of the vocabularies.
-        data: Rows and edits.
-        backbone: Backbone of SAAA; None loads `network.backbone`.
-        device: Device that computes the features of a frozen backbone.
+    All processes of a run must call this function, since they split the computation of features on `device`. The
+    backbone of SAAA is `backbone`, or the one that `network` names.
 
     Raises:
         DataError: A model is not named, not found or of the wrong kind, or an image cannot be read.
     """
-    require_model(network, model)
+    network.check_model(model)
     if network.network == "generator":
-        return _generator(network, model, data)
+        return _pretrained(network, model, data, None)
     vocabulary = AnswerVocabulary.from_answers(data.train["answers"][:], config.answers)
     data = _map_parts(data, lambda rows: encode_answers(rows, vocabulary))
     unknown_answers = _count_unknown(data, len(vocabulary))
     if network.network == "classifier":
-        task = _classifier(model, data, vocabulary)
+        task = _pretrained(network, model, data, vocabulary)
     else:
         task = _saaa(network, config, data, vocabulary, backbone, device)
     return task._replace(unknown_answers=unknown_answers)
@@ -172,7 +139,7 @@ def _saaa(
 ) -> VQATask:
     if backbone is None:
         if network.backbone is None:
-            raise DataError("backbone is not set; name a vision model for SAAA, such as microsoft/resnet-152")
+            raise DataError("backbone: expected a vision model, such as microsoft/resnet-152, got none")
         backbone = load_backbone(network.backbone)
     tokenizer = build_word_tokenizer(data.train["question"][:], min_count=config.word_count)
     data = _map_parts(data, lambda rows: encode_questions(rows, tokenizer))
@@ -200,31 +167,31 @@ def _saaa(
     return VQATask(data, make_model, collator, "soft_score", AnswerJudge(vocabulary), tokenizer)
 
 
-def _classifier(model: ModelConfig, data: VQAData, vocabulary: AnswerVocabulary) -> VQATask:
+def _pretrained(
+    network: NetworkConfig, model: ModelConfig, data: VQAData, vocabulary: AnswerVocabulary | None
+) -> VQATask:
+    """Return the task of a generator, or of a classifier if there is a vocabulary."""
     processor = load_processor(model)
 
     def make_model(seed: int = 0) -> Any:
+        if vocabulary is None:
+            return load_generator(model, processor, seed)
         return load_classifier(model, vocabulary.spellings, seed)
 
-    collator = ClassifierCollator.for_model(make_model(), processor)
-    return VQATask(data, make_model, collator, "soft_score", AnswerJudge(vocabulary), processor)
+    collator: Any
+    if vocabulary is None:
+        collator = GeneratorCollator.for_model(make_model(), processor, prompt=network.prompt, target=network.target)
+    else:
+        collator = ClassifierCollator.for_model(make_model(), processor)
+    sample_loss = None if vocabulary is None else "soft_score"
+    return VQATask(data, make_model, collator, sample_loss, AnswerJudge(vocabulary), processor)
 
 
-def _generator(network: NetworkConfig, model: ModelConfig, data: VQAData) -> VQATask:
-    processor = load_processor(model)
-
-    def make_model(seed: int = 0) -> Any:
-        return load_generator(model, processor, seed)
-
-    collator = GeneratorCollator.for_model(make_model(), processor, prompt=network.prompt, target=network.target)
-    return VQATask(data, make_model, collator, None, AnswerJudge(), processor)
-
-
-def _image_inputs(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> ImageInputs:
+def _image_inputs(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> Pixels | FeatureCache:
     pixels = Pixels(size=network.image_size)
     if network.train_backbone:
         return pixels
-    cache = FeatureCache(os.fspath(network.features_folder), backbone, pixels, DTYPES[network.features_dtype])
+    cache = FeatureCache(network.features_folder, backbone, pixels, getattr(torch, network.features_dtype))
     parts = [getattr(data, part) for part in PARTS] + ([data.familiar] if data.familiar else [])
     images = concatenate_datasets([part.select_columns(["image"]) for part in parts])
     cache.fill(images["image"][:])

@@ -18,7 +18,7 @@ from dair_hf.experiments.comparison import ComparisonConfig, fingerprint, runs_o
 from dair_hf.experiments.search import GRIDS
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.data import VQAConfig
-from dair_hf.vqa.inputs.pixels import Pixels
+from dair_hf.vqa.inputs.features import Pixels
 from dair_hf.vqa.models.backbone import grid_features, new_backbone
 from dair_hf.vqa.models.saaa import SAAA
 from dair_hf.vqa.scenes.backbone import CellClassifier
@@ -249,19 +249,6 @@ def test_the_shared_backbone_is_named_by_the_images_of_its_objects(
         scenes = SceneConfig(sprites="digits", sprite_folder=str(tmp_path / folder))
         names.append(backbone_training(monkeypatch, tmp_path, scenes)[0])
     assert names[0] == names[1] != names[2]
-
-
-def test_a_sweep_over_lambda_is_plotted(compared: dict[str, Path], outputs: Path) -> None:
-    folder = outputs / "sweep"
-    sweep = {"methods": ["erm", "dair"], "lambda_sweep": [0.1, 10]}
-    run(**scenes(outputs, "sweep", **LONGER, **sweep))
-    assert methods_of(folder) == ["erm", "dair_lambda0.1", "dair_lambda10"]
-    lambdas = {name: read(folder / f"{name}_seed0.json")["config"]["training"] for name in methods_of(folder)}
-    assert [settings["dair_lambda"] for settings in lambdas.values()] == [1.0, 0.1, 10.0]
-    drawn = {path.name for path in folder.glob("*.png")}
-    lambdas_drawn = {"lambda_vqa_accuracy.png", "lambda_cm.png", "lambda_flipped.png", "dair_front.png"}
-    assert drawn == {"comparison.png", *lambdas_drawn}
-    assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
 
 
 def test_lambda_is_chosen_on_validation_scenes(compared: dict[str, Path], outputs: Path) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, Value, load_from_disk
+from datasets import Dataset, load_from_disk
 
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs, view_lengths
-from dair_hf.errors import DataError
-from dair_hf.vqa.pairs import draw_edits, edit_pairs, expand_edits
+from dair_hf.vqa.pairs import edit_pairs, expand_edits
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from tests.fixtures.cpu_time import cpu_time
 
@@ -53,6 +52,10 @@ def edits(edited: dict[int, list[str]] = EDITED) -> Dataset:
         for image_id in images
     ]
     return Dataset.from_list(data, features=EDIT_FEATURES)
+
+
+def draw_edits(rows: Dataset, edits: Dataset, seed: int, epoch: int) -> Dataset:
+    return edit_pairs(rows, edits, seed).at(epoch)
 
 
 def encoded(data: Dataset) -> Dataset:
@@ -167,7 +170,7 @@ def test_equal_draws_have_equal_fingerprints() -> None:
 # --- epochs -----------------------------------------------------------------------------------------------------------
 
 
-def test_epochs_match_draw_edits() -> None:
+def test_rows_of_an_epoch_are_those_of_its_pairs() -> None:
     pairs = edit_pairs(rows(), edits(), seed=11)
     assert isinstance(pairs, EpochPairs)
     shown = set()
@@ -191,43 +194,8 @@ def test_every_edit_becomes_a_pair() -> None:
     assert pairs.features == draw_edits(rows(), edits(), 0, 0).features
 
 
-def test_keep_unedited() -> None:
-    pairs = expand_edits(rows(), edits(), keep_unedited=True)
-    assert pairs["row_id"][:] == [
-        "9000/9_1", "9000/9_2", "9000/9_3", "9001", "25000/25_7", "34000/34_4", "34000/34_5", "34001",
-    ]  # fmt: skip
-    for row in pairs:
-        assert (row["augmented_answers"] is None) == (row["question_id"] not in EDITED) == ("/" not in row["row_id"])
-    assert expand_edits(rows(), edits())._fingerprint != pairs._fingerprint
-
-
 def test_the_order_of_the_edits_does_not_matter() -> None:
     assert expand_edits(rows(), edits().shuffle(seed=3)).to_list() == expand_edits(rows(), edits()).to_list()
-
-
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "make", [lambda *data: draw_edits(*data, 0, 0), lambda *data: edit_pairs(*data, 0), expand_edits]
-)
-def test_invalid_data_are_refused(make: Any) -> None:
-    with pytest.raises(DataError, match="none of the 1 edits belongs to one of the 5 rows; use rows and edits of one"):
-        make(rows(), edits({77000: ["77_1"]}))
-    with pytest.raises(DataError, match=r"the edits lack column question_id \(found image_id, .*read_edits"):
-        make(rows(), edits().remove_columns("question_id"))
-    with pytest.raises(DataError, match="the rows lack column image_id, question_id"):
-        make(rows().select_columns(["row_id"]), edits())
-    with pytest.raises(
-        DataError, match="the rows lack column answer_ids, answer_scores, input_ids of the edits; encode"
-    ):
-        make(rows(), encoded(edits()))
-    with pytest.raises(DataError, match=r"question_id of the rows is Value\('string'\); cast it to int64"):
-        make(rows().cast_column("question_id", Value("string")), edits())
-    with pytest.raises(DataError, match="none of the 0 edits belongs to one of the 5 rows"):
-        make(rows(), edits().select([]))
-    with pytest.raises(DataError, match="the rows already have column augmented_image_id, .*; give rows without"):
-        make(draw_edits(rows(), edits(), 0, 0), edits())
 
 
 @pytest.mark.slow

@@ -14,13 +14,11 @@ from datasets import Dataset
 from safetensors import safe_open
 from torch import nn
 
-from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
 from dair_hf.training.sample_loss import derived_sample_loss
 from dair_hf.vqa import task as vqa_task
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
-from dair_hf.vqa.inputs.features import FeatureCache
-from dair_hf.vqa.inputs.pixels import Pixels
+from dair_hf.vqa.inputs.features import FeatureCache, Pixels
 from dair_hf.vqa.models.backbone import grid_features, new_backbone
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task
@@ -243,72 +241,3 @@ def test_generator(
     trained = [name for name, value in models[0].named_parameters() if value.requires_grad]
     assert trained and all("lora_" in name for name in trained)
     assert torch.isfinite(models[0](**task.collator(rows(task))).loss)
-
-
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"network": "transformer"}, "network='transformer' is unknown; use one of saaa, classifier, generator"),
-        ({"features_dtype": "int8"}, "features_dtype='int8' is unknown; use one of float32, float16, bfloat16"),
-        (
-            {"saaa": {"hidden": 8}},
-            "saaa: unknown size hidden; use embedding_size, question_size, attention_size",
-        ),
-        ({"saaa": {"num_labels": 8}}, "saaa: unknown size num_labels"),
-        ({"saaa": {"hidden_size": "8"}}, "saaa: hidden_size='8' must be an integer"),
-        ({"saaa": {"glimpses": 1.5}}, "saaa: glimpses=1.5 must be an integer"),
-        ({"saaa": {"dropout": None}}, "saaa: dropout=None must be a number"),
-        ({"saaa": {"dropout": 1}}, "dropout=1 must be at least 0 and below 1"),
-        ({"saaa": {"glimpses": 0}}, "glimpses=0 must be at least 1"),
-    ],
-)
-def test_invalid_networks(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=re.escape(message)):
-        NetworkConfig(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "model", "message"),
-    [
-        ({}, {}, "backbone is not set; name a vision model for SAAA, such as microsoft/resnet-152"),
-        ({"backbone": "no/where"}, {}, "no/where"),
-        (
-            {},
-            {"model_name_or_path": "x"},
-            "network=saaa does not use model_name_or_path, model_settings and lora_rank",
-        ),
-        ({}, {"lora_rank": 4}, "network=saaa does not use"),
-        ({"network": "classifier"}, {}, "network=classifier needs model_name_or_path: a model with"),
-        ({"network": "classifier"}, {"model_name_or_path": "no/where"}, "model_name_or_path='no/where'"),
-        (
-            {"network": "generator"},
-            {"model_settings": {"model_type": "t5"}},
-            "network=generator needs model_name_or_path",
-        ),
-        ({"image_size": 0, "backbone": "FOLDER"}, {}, "size=0; height and width must be at least 1 pixel"),
-    ],
-)
-def test_invalid_tasks(
-    scenes: VQAData, tmp_path: Path, settings: dict[str, Any], model: dict[str, Any], message: str
-) -> None:
-    if settings.get("backbone") == "FOLDER":
-        backbone().save_pretrained(tmp_path / "eyes")
-        settings = {**settings, "backbone": str(tmp_path / "eyes")}
-    with pytest.raises(DataError, match=re.escape(message)):
-        prepare_task(network(tmp_path, **settings), ModelConfig(**model), VQAConfig(), scenes)
-
-
-def test_templates_without_their_slot(scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path) -> None:
-    settings = network(tmp_path, network="generator", prompt="Look!")
-    with pytest.raises(DataError, match=r"prompt='Look!' does not contain \{question\}"):
-        prepare_task(settings, stored("llava"), VQAConfig(), scenes)
-
-
-def test_damaged_image_is_named(scenes: VQAData, tmp_path: Path) -> None:
-    (tmp_path / "broken.png").write_bytes(b"\x89PNG")
-    broken = scenes.test.map(lambda row: {"image": str(tmp_path / "broken.png")})
-    with pytest.raises(DataError, match=r"broken\.png: not a readable image"):
-        prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes._replace(test=broken), backbone())

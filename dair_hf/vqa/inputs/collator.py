@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset, Features, List, Value
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from dair_hf.data.collator import LABELS
-from dair_hf.errors import DataError
 from dair_hf.vqa.answers import ANSWER_IDS, ANSWER_SCORES
 
 IMAGE = "image"
+QUESTION = "question"
 INPUT_IDS = "input_ids"
 ATTENTION_MASK = "attention_mask"
 View = Mapping[str, Any]
 
 
-class ImageInputs(Protocol):
-    """Function that turns the image column into a model input: `Pixels`, `FeatureCache`, or your own."""
+def encode_questions(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Add the word ids of every question: `input_ids`, a list of int32.
 
-    model_input: str
+    Args:
+        rows: Rows or edits with the column `question`.
+        tokenizer: Tokenizer from `build_word_tokenizer`.
 
-    def __call__(self, images: Sequence[Any]) -> Tensor:
-        """Turn N entries of the image column into `[N, ...]`."""
-        ...
+    Returns:
+        The rows with `input_ids`, truncated to `tokenizer.model_max_length`; None if the question is None. A question
+        without words ("???") becomes one unknown word, since a recurrent network needs at least one.
+
+    Example:
+        >>> from dair_hf.word_tokenizer import build_word_tokenizer
+        >>> tokenizer = build_word_tokenizer(["what is it"], min_count=1)
+        >>> encode_questions(Dataset.from_dict({"question": ["Is it?", "?"]}), tokenizer)["input_ids"][:]
+        [[2, 3], [1]]
+    """
+    features = Features({**rows.features, INPUT_IDS: List(Value("int32"))})
+    return rows.map(
+        _encode_batch, batched=True, fn_kwargs={"tokenizer": tokenizer}, features=features, desc="Encoding questions"
+    )
+
+
+def _encode_batch(batch: Mapping[str, Sequence[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
+    questions = batch[QUESTION]
+    texts = [question for question in questions if question is not None]
+    # Truncated here: `truncation=True` would change the state of the tokenizer and so the fingerprint of `Dataset.map`.
+    ids = iter(tokenizer(texts, return_attention_mask=False)[INPUT_IDS] if texts else [])
+    limit, unknown = tokenizer.model_max_length, [tokenizer.unk_token_id]
+    return {INPUT_IDS: [None if question is None else next(ids)[:limit] or unknown for question in questions]}
 
 
 class VQACollator:
@@ -37,15 +61,13 @@ class VQACollator:
     without labels.
 
     Args:
-        images: `Pixels` or a `FeatureCache`.
+        images: `Pixels`, a `FeatureCache`, or your own function from N entries of the image column to `[N, ...]`, with
+            the name of the model input as `model_input`.
         num_answers: Size of the answer vocabulary.
         pad_token_id: Padding id of the questions.
 
-    Raises:
-        DataError: A row lacks a column or has an answer id outside the vocabulary.
-
     Example:
-        >>> from dair_hf.vqa.inputs.pixels import Pixels
+        >>> from dair_hf.vqa.inputs.features import Pixels
         >>> black = lambda path: np.zeros((8, 8, 3), dtype=np.uint8)
         >>> collator = VQACollator(Pixels(black, size=4), num_answers=4)
         >>> batch = collator([
@@ -67,66 +89,33 @@ class VQACollator:
 
     columns = (INPUT_IDS, IMAGE, ANSWER_IDS, ANSWER_SCORES)
 
-    def __init__(self, images: ImageInputs, num_answers: int, pad_token_id: int = 0) -> None:
+    def __init__(self, images: Any, num_answers: int, pad_token_id: int = 0) -> None:
         self.images = images
         self.num_answers = num_answers
         self.pad_token_id = pad_token_id
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
         """Collate views."""
-        batch = self._questions(column(views, INPUT_IDS))
-        batch[self.images.model_input] = self.images(column(views, IMAGE))
-        if (labels := soft_targets(views, self.num_answers)) is not None:
-            batch[LABELS] = labels
-        return batch
-
-    def _questions(self, questions: list[Sequence[int]]) -> dict[str, Tensor]:
+        questions = [view[INPUT_IDS] for view in views]
         lengths = np.array([len(question) for question in questions])
         mask = np.arange(max(1, lengths.max())) < lengths[:, None]
         input_ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
         input_ids[mask] = np.concatenate(questions)
-        return {INPUT_IDS: torch.from_numpy(input_ids), ATTENTION_MASK: torch.from_numpy(mask.astype(np.int64))}
+        return {
+            INPUT_IDS: torch.from_numpy(input_ids),
+            ATTENTION_MASK: torch.from_numpy(mask.astype(np.int64)),
+            self.images.model_input: self.images([view[IMAGE] for view in views]),
+            **soft_targets(views, self.num_answers),
+        }
 
 
-def column(views: Sequence[View], name: str) -> list[Any]:
-    """Return the values of a column, one per row.
-
-    Raises:
-        DataError: A row has no value.
-
-    Example:
-        >>> column([{"question": "how many?"}, {"question": "what color?"}], "question")
-        ['how many?', 'what color?']
-    """
-    for row, view in enumerate(views):
-        if view.get(name) is None:
-            raise DataError(
-                f"row {row} of the batch has no {name!r} (only {sorted(view)}); encode the rows first, or keep that "
-                "column in the data"
-            )
-    return [view[name] for view in views]
-
-
-def soft_targets(views: Sequence[View], num_answers: int) -> Tensor | None:
-    """Return the scores of all answers in the vocabulary, as the sample loss `soft_score` expects them."""
+def soft_targets(views: Sequence[View], num_answers: int) -> dict[str, Tensor]:
+    """Return the labels of the sample loss `soft_score`, the scores of all answers; none if no view has answers."""
     if not any(ANSWER_IDS in view for view in views):
-        return None
-    answers, scores = column(views, ANSWER_IDS), column(views, ANSWER_SCORES)
-    counts = [len(ids) for ids in answers]
-    if counts != [len(values) for values in scores]:
-        row = next(i for i, values in enumerate(scores) if counts[i] != len(values))
-        raise DataError(
-            f"row {row} of the batch has {counts[row]} answer_ids, but {len(scores[row])} answer_scores; "
-            "encode the answers again"
-        )
+        return {}
+    answers = [view[ANSWER_IDS] for view in views]
     classes = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in answers])
-    rows = np.repeat(np.arange(len(answers)), counts)
-    if (outside := (classes < 0) | (classes >= num_answers)).any():
-        first = int(outside.argmax())
-        raise DataError(
-            f"row {rows[first]} of the batch has the answer id {classes[first]}, but the vocabulary has {num_answers} "
-            "answers; encode the answers with the vocabulary of the model"
-        )
+    rows = np.repeat(np.arange(len(answers)), [len(ids) for ids in answers])
     labels = np.zeros((len(answers), num_answers), dtype=np.float32)
-    labels[rows, classes] = np.concatenate(scores)
-    return torch.from_numpy(labels)
+    labels[rows, classes] = np.concatenate([view[ANSWER_SCORES] for view in views])
+    return {LABELS: torch.from_numpy(labels)}

@@ -1,31 +1,37 @@
-"""Disk cache of the features of a frozen backbone: computed once per image, memory-mapped for reading."""
+"""Image inputs: normalized pixels, or features of a frozen backbone from a disk cache, computed once per image."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.io.file_values import content_hashes
 from dair_hf.io.files import atomic_path, write_json
 from dair_hf.io.processes import map_across_ranks, rank_and_size
-from dair_hf.vqa.inputs.pixels import Pixels
 from dair_hf.vqa.models.backbone import grid_features
+from dair_hf.vqa.readers.images import load_image as load_file
+
+# Mean and standard deviation of the RGB channels of ImageNet, in 0..1; most backbones were trained with these.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 LAYOUT = 1  # version of the files; part of the fingerprint
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-FEATURES, KEYS, FINGERPRINT = "features", "keys", "fingerprint"  # entries of a shard
+FEATURES, KEYS = "features", "keys"  # entries of a shard
 SUFFIX = ".safetensors"
 NAME_DIGITS = 16  # of a hash in a file name
 # Configuration fields that do not affect the output of a model.
@@ -34,14 +40,74 @@ _IRRELEVANT_FIELDS = frozenset(
 )
 
 
+LoadImage = Callable[[Any], NDArray[np.uint8]]
+
+
+class Pixels:
+    """Loads images, resizes them (Pillow, bilinear) and normalizes them: `(pixel / 255 - mean) / std`.
+
+    Args:
+        load_image: Function from an entry of the image column to `[H, W, 3]` uint8 RGB; by default the entry is a path.
+        size: Height and width of the result in pixels; one number for a square. The aspect ratio is not kept, as usual
+            if attention has to cover the whole image.
+        mean: Mean of each channel, in 0..1.
+        std: Standard deviation of each channel, in 0..1.
+
+    Example:
+        >>> gray = lambda path: np.full((4, 6, 3), 51, dtype=np.uint8)
+        >>> pixels = Pixels(gray, size=2, mean=(0.0, 0.1, 0.4), std=(1.0, 1.0, 2.0))(["a.jpg"])
+        >>> pixels.shape, pixels[0, :, 0, 0]
+        (torch.Size([1, 3, 2, 2]), tensor([ 0.2000,  0.1000, -0.1000]))
+    """
+
+    model_input = "pixel_values"
+
+    def __init__(
+        self,
+        load_image: LoadImage = load_file,
+        size: int | tuple[int, int] = 448,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+    ) -> None:
+        self.load_image = load_image
+        self.size = (size, size) if isinstance(size, int) else size
+        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings that affect the result, as JSON values."""
+        loader = self.load_image if hasattr(self.load_image, "__qualname__") else type(self.load_image)
+        return {
+            "load_image": f"{loader.__module__}.{loader.__qualname__}",
+            "size": list(self.size),
+            "resize": "bilinear",
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+    def __call__(self, images: Sequence[Any]) -> Tensor:
+        """Load N entries of the image column as `[N, 3, H, W]` float32."""
+        # (x / 255 - mean) / std as one multiplication and one subtraction, in place.
+        scale = torch.tensor([1 / (255 * std) for std in self.std]).view(3, 1, 1)
+        shift = torch.tensor([mean / std for mean, std in zip(self.mean, self.std, strict=True)]).view(3, 1, 1)
+        loaded = torch.stack([self._load(image) for image in images])
+        return loaded.to(torch.float32).mul_(scale).sub_(shift)
+
+    def _load(self, image: Any) -> Tensor:
+        """Return `[3, H, W]` uint8."""
+        opened = Image.fromarray(self.load_image(image))
+        height, width = self.size
+        if opened.size != (width, height):
+            opened = opened.resize((width, height), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.asarray(opened).transpose(2, 0, 1).copy())
+
+
 class FeatureCache:
     """Image features from disk, as `VQACollator` takes them; `fill` computes them.
 
     Images are identified by the SHA-256 of their file, so they may be renamed, moved or duplicated, and a changed image
-    is computed again. Features are identified by a fingerprint of the configuration and weights of the backbone, the
-    preprocessing and the dtype; each fingerprint has its own folder below `folder`. A folder holds shards of about
-    `shard_images` images, each written atomically: a killed run loses at most one shard, and the next run computes only
-    what is missing. Several processes may fill and read a folder at once. Images must not change while a cache is open.
+    is computed again. Each fingerprint of backbone (configuration and weights), preprocessing and dtype has its own
+    folder of shards, each written atomically: a killed run loses at most one shard, and the next run computes only what
+    is missing. Several processes may fill and read a folder at once. Images must not change while a cache is open.
 
     The features of an image of 448 x 448 pixels from a ResNet-152 take 1.6 MB in float32, half as much in float16 and
     bfloat16.
@@ -53,16 +119,6 @@ class FeatureCache:
         pixels: Loads, resizes and normalizes images.
         dtype: Storage type: float32, float16 or bfloat16. Features are always returned as float32.
         shard_images: Images per file, rounded up to whole batches.
-
-    Raises:
-        DataError: A setting is out of range, or a file in the folder is damaged.
-
-    Example:
-        >>> cache = FeatureCache("features", load_backbone("microsoft/resnet-152"), Pixels())  # doctest: +SKIP
-        >>> cache.fill(rows["image"])  # doctest: +SKIP
-        82783
-        >>> cache(rows["image"][:2]).shape  # doctest: +SKIP
-        torch.Size([2, 2048, 14, 14])
     """
 
     model_input = "image_features"
@@ -75,10 +131,6 @@ class FeatureCache:
         dtype: torch.dtype = torch.float32,
         shard_images: int = 256,
     ) -> None:
-        if dtype not in DTYPES:
-            raise DataError(f"dtype={dtype}; use one of {', '.join(map(str, DTYPES))}")
-        if shard_images < 1:
-            raise DataError(f"shard_images={shard_images} must be at least 1")
         self.backbone: PreTrainedModel | None = backbone
         self.pixels = pixels
         self.dtype = dtype
@@ -97,7 +149,7 @@ class FeatureCache:
         # A worker process of a data loader opens its own memory maps and computes nothing.
         return {**self.__dict__, "backbone": None, "_shards": {}}
 
-    def fill(self, images: Iterable[str], batch_size: int = 32, num_workers: int = 0, progress: bool = True) -> int:
+    def fill(self, images: Iterable[str], batch_size: int = 32) -> int:
         """Compute the missing features.
 
         The work is split among the processes of the run: all of them must call this method with the same images, and
@@ -106,59 +158,27 @@ class FeatureCache:
         Args:
             images: Paths of the images; repeats are ignored.
             batch_size: Images per forward pass.
-            num_workers: Additional processes that load images.
-            progress: Whether to show a progress bar on a terminal.
 
         Returns:
             Number of images computed by all processes together.
 
         Raises:
-            DataError: On any process, an image cannot be read or a feature does not fit into the dtype; or the
-                processes do not share the folder.
+            DataError: An image cannot be read, a feature does not fit into the dtype, or the backbone has changed.
         """
-        if self.backbone is None:
-            raise DataError("fill: a copy in a worker process has no backbone; fill the cache before training")
         paths = list(dict.fromkeys(images))
-        self._hash(paths, progress=progress, shared=True)
+        self._hash(paths, progress=True, shared=True)
         path_of = {self._keys[path]: path for path in reversed(paths)}  # of equal images the first
 
         def fill_share(keys: Sequence[str]) -> list[bool]:
             missing = {key: path_of[key] for key in keys if key not in self._locations}
-            self._fill(missing, batch_size, num_workers, progress and rank_and_size()[0] == 0)
+            if missing:
+                self._fill(missing, batch_size)
             return [key in missing for key in keys]
 
         self._index_new_shards()
         computed = sum(map_across_ranks(list(dict.fromkeys(self._keys[path] for path in paths)), fill_share))
         self._index_new_shards()
-        if absent := next((path for path in paths if self._keys[path] not in self._locations), None):
-            raise DataError(
-                f"{absent}: its features, which another process computed, are not in {self.folder}; give all machines "
-                "of the run the same folder"
-            )
         return computed
-
-    def _fill(self, missing: dict[str, str], batch_size: int, num_workers: int, progress: bool) -> None:
-        if not missing:
-            return
-        assert self.backbone is not None
-        if model_fingerprint(self.backbone, **self._settings) != self.fingerprint:
-            raise DataError(
-                f"{self.folder}: the weights of the backbone have changed since the FeatureCache was created; create a "
-                "new one"
-            )
-        about = {FINGERPRINT: self.fingerprint, **self._settings, "backbone": self.backbone.config.to_diff_dict()}
-        write_json(self.folder / "about.json", about)
-        with tqdm(total=len(missing), desc="image features", unit="image", disable=None if progress else True) as bar:
-            keys: list[str] = []
-            parts: list[Tensor] = []
-            for batch_keys, features in self._compute(missing, batch_size, num_workers):
-                keys, parts = [*keys, *batch_keys], [*parts, features]
-                bar.update(len(batch_keys))
-                if len(keys) >= self.shard_images:
-                    self._write_shard(keys, torch.cat(parts))
-                    keys, parts = [], []
-            if keys:
-                self._write_shard(keys, torch.cat(parts))
 
     def __call__(self, images: Sequence[str]) -> Tensor:
         """Return the features of images."""
@@ -175,43 +195,42 @@ class FeatureCache:
         if key not in self._locations:
             self._index_new_shards()  # another process may have computed it
         if key not in self._locations:
-            raise DataError(f"{image}: its features are not in {self.folder}; call `fill` with it first")
+            raise DataError(f"{image}: expected features in {self.folder}, got none; call `fill` with it first")
         return self._locations[key]
 
-    def _compute(
-        self, missing: dict[str, str], batch_size: int, num_workers: int
-    ) -> Iterator[tuple[list[str], Tensor]]:
+    @torch.no_grad()
+    def _fill(self, missing: dict[str, str], batch_size: int) -> None:
         backbone = self.backbone
-        assert backbone is not None
-        keys, paths = list(missing), list(missing.values())
-        starts = range(0, len(paths), batch_size)
-        batches = [paths[start : start + batch_size] for start in starts]
-        # Without a batch size the loader applies `collate_fn` to each entry, which here is a whole batch.
-        loader: Iterable[Tensor] = torch.utils.data.DataLoader(
-            batches,  # type: ignore[arg-type]
-            batch_size=None,
-            collate_fn=self.pixels,
-            num_workers=num_workers,
-        )
-        weights, was_training = next(backbone.parameters()), backbone.training
+        assert backbone is not None  # a copy in a worker process reads only
+        if model_fingerprint(backbone, **self._settings) != self.fingerprint:  # would be stored as those of the old
+            raise DataError(f"{self.folder}: expected the weights that the cache was created with, got changed ones")
+        about = {"fingerprint": self.fingerprint, **self._settings, "backbone": backbone.config.to_diff_dict()}
+        write_json(self.folder / "about.json", about)
+        all_keys, weights, was_training = list(missing), next(backbone.parameters()), backbone.training
+        keys: list[str] = []
+        parts: list[Tensor] = []
         backbone.eval()
-        try:
-            for start, batch, pixels in zip(starts, batches, loader, strict=True):
-                with torch.no_grad():
-                    features = grid_features(backbone, pixels.to(weights.device, weights.dtype))
-                yield keys[start : start + batch_size], self._to_dtype(features, batch)
-        finally:
-            backbone.train(was_training)
+        disable = None if rank_and_size()[0] == 0 else True
+        with tqdm(total=len(missing), desc="image features", unit="image", disable=disable) as bar:
+            for start in range(0, len(missing), batch_size):
+                batch_keys = all_keys[start : start + batch_size]
+                batch = [missing[key] for key in batch_keys]
+                pixels = self.pixels(batch).to(weights.device, weights.dtype)
+                parts.append(self._to_dtype(grid_features(backbone, pixels), batch))
+                keys += batch_keys
+                bar.update(len(batch))
+                if len(keys) >= self.shard_images or start + batch_size >= len(missing):
+                    self._write_shard(keys, torch.cat(parts))
+                    keys, parts = [], []
+        backbone.train(was_training)
 
     def _to_dtype(self, features: Tensor, images: list[str]) -> Tensor:
         converted = features.to(self.dtype).cpu().contiguous()
         finite = converted.flatten(1).isfinite().all(1)
-        if not finite.all():
+        if not finite.all():  # float16 ends at 65504
             image = images[int((~finite).nonzero()[0])]
-            largest = features[~finite].abs().max().item()
             raise DataError(
-                f"{image}: its features reach {largest:.4g}, which {self.dtype} cannot represent; use "
-                "dtype=torch.float32, or check the backbone and the normalization if this is not finite"
+                f"{image}: expected features that {self.dtype} holds, got {features.abs().max().item():.4g}"
             )
         return converted
 
@@ -219,20 +238,16 @@ class FeatureCache:
         # Named by its content, so that processes computing the same images write the same file.
         name = hashlib.sha256("".join(keys).encode()).hexdigest()[:NAME_DIGITS] + SUFFIX
         with atomic_path(self.folder / name) as path:
-            save_file({FEATURES: features}, path, metadata={KEYS: json.dumps(keys), FINGERPRINT: self.fingerprint})
+            save_file({FEATURES: features}, path, metadata={KEYS: json.dumps(keys)})
 
     def _index_new_shards(self) -> None:
-        names = sorted(file.name for file in self.folder.glob(f"*{SUFFIX}")) if self.folder.is_dir() else []
-        for name in names:
-            if name in self._indexed:
-                continue
-            with _open_shard(self.folder / name) as shard:
-                metadata = shard.metadata() or {}
-            if metadata.get(FINGERPRINT) != self.fingerprint:
-                raise DataError(f"{self.folder / name}: contains no features of this backbone; move it elsewhere")
-            for row, key in enumerate(json.loads(metadata[KEYS])):
-                self._locations.setdefault(key, (name, row))
-            self._indexed.add(name)
+        for file in sorted(self.folder.glob(f"*{SUFFIX}")):
+            if file.name not in self._indexed:
+                with _open_shard(file) as shard:
+                    keys = json.loads(shard.metadata()[KEYS])
+                for row, key in enumerate(keys):
+                    self._locations.setdefault(key, (file.name, row))
+                self._indexed.add(file.name)
 
     def _shard(self, name: str) -> Tensor:
         if name not in self._shards:
@@ -253,7 +268,5 @@ def model_fingerprint(model: PreTrainedModel, **settings: Any) -> str:
 
 
 def _open_shard(path: Path) -> Any:
-    try:
+    with explained(f"{path}: damaged, delete it", SafetensorError, OSError):
         return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path}: damaged file ({error}); delete it, and its images are computed again") from error

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from dair_hf.data.collator import LABELS
@@ -19,15 +20,12 @@ from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.vqa.answers import normalize_answer
 from dair_hf.vqa.answers import ANSWER_IDS, ANSWER_SCORES, ANSWERS
-from dair_hf.vqa.inputs.collator import ATTENTION_MASK, IMAGE, INPUT_IDS, View, column, soft_targets
-from dair_hf.vqa.inputs.pixels import LoadImage, open_image
-from dair_hf.vqa.inputs.questions import QUESTION
+from dair_hf.vqa.inputs.collator import ATTENTION_MASK, IMAGE, INPUT_IDS, QUESTION, View, soft_targets
 from dair_hf.vqa.models.patches import one_row_per_image
-from dair_hf.vqa.readers.images import load_image as load_file
+from dair_hf.vqa.readers.images import load_image
 
 QUESTION_SLOT, ANSWER_SLOT = "{question}", "{answer}"
 TOKEN_TYPES = "token_type_ids"
-NO_LIMIT = 1_000_000  # tokenizers without a maximal length report an astronomical one
 
 
 class ClassifierCollator:
@@ -39,56 +37,32 @@ class ClassifierCollator:
     Args:
         processor: Processor of the model, with an image processor and a tokenizer.
         num_answers: Size of the answer vocabulary.
-        load_image: Function from an entry of the image column (a path) to `[H, W, 3]` uint8 RGB.
-        max_question_tokens: Questions are truncated to this many tokens, special tokens included. None: the limit of
-            the tokenizer, if it has one.
-
-    Raises:
-        DataError: A row lacks a column or has an answer id outside the vocabulary, or the processor rejects the batch.
-
-    Example:
-        >>> collator = ClassifierCollator.for_model(model, processor)  # doctest: +SKIP
-        >>> row = {"image": "a.jpg", "question": "How many?", "answer_ids": [3], "answer_scores": [1.0]}
-        >>> {name: list(values.shape) for name, values in collator([row]).items()}  # doctest: +SKIP
-        {'input_ids': [1, 5], 'attention_mask': [1, 5], 'pixel_values': [1, 3, 384, 512], 'pixel_mask': [1, 384, 512],
-        'labels': [1, 3129]}
+        max_question_tokens: Questions are truncated to this many tokens. None: the limit of the tokenizer, if any.
     """
 
     columns = (IMAGE, QUESTION, ANSWER_IDS, ANSWER_SCORES)
 
-    def __init__(
-        self,
-        processor: Any,
-        num_answers: int,
-        load_image: LoadImage = load_file,
-        max_question_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, processor: Any, num_answers: int, max_question_tokens: int | None = None) -> None:
         self.processor = processor
         self.num_answers = num_answers
-        self.load_image = load_image
-        if max_question_tokens is None and processor.tokenizer.model_max_length < NO_LIMIT:
-            max_question_tokens = processor.tokenizer.model_max_length
         self.max_question_tokens = max_question_tokens
 
     @classmethod
-    def for_model(cls, model: Any, processor: Any, load_image: LoadImage = load_file) -> ClassifierCollator:
+    def for_model(cls, model: Any, processor: Any) -> ClassifierCollator:
         """Return the collator of a model, whose configuration gives `num_answers` and `max_question_tokens`."""
-        max_tokens = getattr(model.config, "max_position_embeddings", None)
-        return cls(processor, model.config.num_labels, load_image, max_tokens)
+        return cls(processor, model.config.num_labels, getattr(model.config, "max_position_embeddings", None))
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
         """Collate views."""
-        limit = self.max_question_tokens
-        batch = processor_inputs(
-            self.processor,
-            [open_image(image, self.load_image) for image in column(views, IMAGE)],
-            column(views, QUESTION),
-            truncation=limit is not None,
-            **({} if limit is None else {"max_length": limit}),
+        batch = self.processor(
+            images=[_open(view) for view in views],
+            text=[view[QUESTION] for view in views],
+            padding=True,
+            return_tensors="pt",
+            truncation=True,
+            max_length=self.max_question_tokens,
         )
-        if (labels := soft_targets(views, self.num_answers)) is not None:
-            batch[LABELS] = labels
-        return batch
+        return {**batch, **soft_targets(views, self.num_answers)}
 
 
 class GeneratorCollator:
@@ -105,7 +79,6 @@ class GeneratorCollator:
 
     Args:
         processor: Processor of the model, with an image processor and a tokenizer.
-        load_image: Function from an entry of the image column (a path) to `[H, W, 3]` uint8 RGB.
         prompt: Template with `{question}`. If the processor has a chat template, this is the turn of the user, and the
             chat template inserts the image before it. Otherwise it is the whole text before the answer, with the image
             token of the model: "<image>Question: {question} Answer:".
@@ -115,15 +88,7 @@ class GeneratorCollator:
         decoder_start_token_id: First decoder token of an encoder-decoder that cannot shift labels itself. None: it can.
 
     Raises:
-        DataError: A template lacks its slot, the tokenizer lacks an end or padding token, a row lacks a column, or the
-            processor rejects the batch.
-
-    Example:
-        >>> collator = GeneratorCollator.for_model(model, processor)  # doctest: +SKIP
-        >>> row = {"image": "a.jpg", "question": "How many?", "answers": ["2", "two", "2"]}
-        >>> batch = collator([row])  # doctest: +SKIP
-        >>> batch["labels"]  # -100 on the prompt, then "2" and the end token  # doctest: +SKIP
-        tensor([[-100, -100, -100, -100, -100,   29,    2]])
+        DataError: A template lacks its slot, or the tokenizer ends prompts with the end token.
     """
 
     columns = (IMAGE, QUESTION, ANSWERS)
@@ -131,20 +96,15 @@ class GeneratorCollator:
     def __init__(
         self,
         processor: Any,
-        load_image: LoadImage = load_file,
         prompt: str = QUESTION_SLOT,
         target: str = ANSWER_SLOT,
         causal: bool = True,
         decoder_start_token_id: int | None = None,
     ) -> None:
         for name, template, slot in (("prompt", prompt, QUESTION_SLOT), ("target", target, ANSWER_SLOT)):
-            if slot not in template:
-                raise DataError(f"{name}={template!r} does not contain {slot}; add it to the template")
-        for name in ("eos_token", "pad_token"):
-            if getattr(processor.tokenizer, name) is None:
-                raise DataError(f"the tokenizer of {type(processor).__name__} has no {name}; set tokenizer.{name}")
+            if slot not in template:  # all rows would have the same text
+                raise DataError(f"{name}: expected a template with {slot}, got {template!r}")
         self.processor = processor
-        self.load_image = load_image
         self.prompt = prompt
         self.target = target
         self.causal = causal
@@ -152,12 +112,7 @@ class GeneratorCollator:
 
     @classmethod
     def for_model(
-        cls,
-        model: Any,
-        processor: Any,
-        load_image: LoadImage = load_file,
-        prompt: str = QUESTION_SLOT,
-        target: str = ANSWER_SLOT,
+        cls, model: Any, processor: Any, prompt: str = QUESTION_SLOT, target: str = ANSWER_SLOT
     ) -> GeneratorCollator:
         """Return the collator of a model, which determines `causal` and `decoder_start_token_id`."""
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -165,16 +120,18 @@ class GeneratorCollator:
         if not causal and not hasattr(base, "prepare_decoder_input_ids_from_labels"):
             config = base.generation_config  # `generate` starts with the same token
             start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
-        return cls(processor, load_image, prompt, target, causal, start)
+        return cls(processor, prompt, target, causal, start)
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
         """Collate views."""
         batch = self._prompts(views, "right")
         if not any(ANSWERS in view for view in views):
             return batch
-        targets = self._targets(column(views, ANSWERS))
+        targets = self._targets([view[ANSWERS] for view in views])
         if self.causal:
-            self._check_not_ended(batch)
+            last = batch[INPUT_IDS].gather(1, batch[ATTENTION_MASK].sum(1, keepdim=True) - 1)
+            if (last == self.processor.tokenizer.eos_token_id).any():  # a decoder-only model answers nothing after it
+                raise DataError(f"{type(self.processor).__name__}: expected prompts that do not end with the end token")
             return append_targets(batch, targets, self.processor.tokenizer.pad_token_id)
         batch[LABELS] = _padded(targets, IGNORE_INDEX)
         if self.decoder_start_token_id is not None:
@@ -183,29 +140,26 @@ class GeneratorCollator:
         return batch
 
     def prompts(self, views: Sequence[View]) -> dict[str, Tensor]:
-        """Return the generation inputs of a decoder-only model: images and prompts, padded on the left.
-
-        Args:
-            views: Rows with `image` and `question`.
-        """
+        """Return the generation inputs of a decoder-only model: images and prompts, padded on the left."""
         return self._prompts(views, "left")
 
     def _prompts(self, views: Sequence[View], padding_side: str) -> dict[str, Tensor]:
         tokenizer = self.processor.tokenizer
-        texts = [self.prompt.replace(QUESTION_SLOT, question) for question in column(views, QUESTION)]
+        texts = [self.prompt.replace(QUESTION_SLOT, view[QUESTION]) for view in views]
         if getattr(self.processor, "chat_template", None):
             texts = self.processor.apply_chat_template([_user_turn(text) for text in texts], add_generation_prompt=True)
         # If the chat template has written the first special token, the tokenizer must not add it again.
         has_bos = tokenizer.bos_token is not None and texts[0].startswith(tokenizer.bos_token)
-        batch = processor_inputs(
-            self.processor,
-            [[open_image(image, self.load_image)] for image in column(views, IMAGE)],
-            texts,
+        batch = self.processor(
+            images=[[_open(view)] for view in views],
+            text=texts,
+            padding=True,
+            return_tensors="pt",
             padding_side=padding_side,
             **({"add_special_tokens": False} if has_bos else {}),
         )
         batch.pop(LABELS, None)  # the processor of PaliGemma returns labels even without targets
-        return one_row_per_image(batch, getattr(self.processor, "image_token_id", None))
+        return one_row_per_image(dict(batch), getattr(self.processor, "image_token_id", None))
 
     def _targets(self, answers: list[Sequence[str]]) -> list[list[int]]:
         """Return the target ids of every row with the end token; empty if a row has no answer."""
@@ -214,24 +168,10 @@ class GeneratorCollator:
         end = self.processor.tokenizer.eos_token_id
         return [[*ids, end] if len(row) else [] for ids, row in zip(encoded, answers, strict=True)]
 
-    def _check_not_ended(self, prompts: dict[str, Tensor]) -> None:
-        last = prompts[INPUT_IDS].gather(1, prompts[ATTENTION_MASK].sum(1, keepdim=True) - 1)
-        if (last == self.processor.tokenizer.eos_token_id).any():
-            raise DataError(
-                f"{type(self.processor).__name__} ends its prompts with the end token, after which a decoder-only "
-                "model generates no answer; disable this in its tokenizer, or pass causal=False for an encoder-decoder"
-            )
 
-
-def processor_inputs(processor: Any, images: Sequence[Any], texts: Sequence[str], **options: Any) -> dict[str, Tensor]:
-    """Encode one image per text with a processor."""
-    try:
-        return dict(processor(images=images, text=list(texts), padding=True, return_tensors="pt", **options))
-    except ValueError as error:
-        raise DataError(
-            f"{type(processor).__name__} rejected {len(texts)} texts, the first {texts[0]!r}: {error}; check that the "
-            "text contains the image token as often as the model requires"
-        ) from error
+def _open(view: View) -> Image.Image:
+    # As a Pillow image, because the channels of an array with three rows could be its first or last axis.
+    return Image.fromarray(load_image(view[IMAGE]))
 
 
 def append_targets(
@@ -259,10 +199,7 @@ def append_targets(
 
 
 def most_frequent(answers: Sequence[str]) -> str:
-    """Return the answer of most annotators, compared after normalization, in its most frequent spelling.
-
-    Of equally frequent answers the first wins.
-    """
+    """Return the answer, after normalization, of most annotators in its most frequent spelling; the first of equals."""
     normalized = [normalize_answer(answer) for answer in answers]
     winner = Counter(normalized).most_common(1)[0][0]
     spellings = [answer for answer, key in zip(answers, normalized, strict=True) if key == winner]

@@ -16,40 +16,16 @@ MAX_HALVINGS = 5  # a hierarchical transformer such as Swin halves its grid less
 
 
 def feature_size(config: PreTrainedConfig) -> int:
-    """Return the number of feature channels of a backbone.
-
-    Args:
-        config: Configuration of a vision model: ResNet, ConvNeXt, ViT, DINOv2, Swin, the vision model of CLIP, ...
-
-    Returns:
-        Width of its last stage or of its tokens.
-
-    Raises:
-        DataError: The configuration has neither `hidden_sizes` nor `hidden_size`.
-
-    Example:
-        >>> from transformers import ResNetConfig, ViTConfig
-        >>> feature_size(ResNetConfig(hidden_sizes=[8, 16], depths=[1, 1])), feature_size(ViTConfig(hidden_size=32))
-        (16, 32)
-    """
-    if sizes := getattr(config, "hidden_sizes", None):
-        return int(sizes[-1])
-    if size := getattr(config, "hidden_size", None):
-        return int(size)
-    raise DataError(
-        f"backbone_config: {type(config).__name__} (model_type={config.model_type!r}) has neither hidden_sizes nor "
-        "hidden_size; give the configuration of a vision model, or the vision_config of a model such as CLIP"
-    )
+    """Return the number of feature channels of a backbone: the width of its last stage, or of its tokens."""
+    sizes = getattr(config, "hidden_sizes", None)
+    return int(sizes[-1] if sizes else config.hidden_size)
 
 
 def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     """Return a randomly initialized backbone, without a pooling layer.
 
     Args:
-        config: Configuration of a vision model.
-
-    Raises:
-        DataError: The model does not take images.
+        config: Configuration of a vision model: ResNet, ConvNeXt, ViT, DINOv2, Swin, the vision model of CLIP, ...
 
     Example:
         >>> from transformers import ViTConfig
@@ -65,13 +41,10 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
     """Load a pretrained backbone in float32, from safetensors only and without running remote code.
 
     Args:
-        name_or_path: Folder or name on the Hub. Of a model of images and text (CLIP) the vision model is loaded.
+        name_or_path: Folder or name on the Hub. From a model of images and text (CLIP) the vision model is loaded.
 
     Raises:
-        DataError: There is no such model, its safetensors are missing or incomplete, or it does not take images.
-
-    Example:
-        >>> load_backbone("microsoft/resnet-152")  # doctest: +SKIP
+        DataError: There is no such model, or its safetensors are missing or incomplete.
     """
     name = os.fspath(name_or_path)
     setting = f"backbone {name!r}"
@@ -86,27 +59,13 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
 
 
 def grid_features(backbone: nn.Module, pixel_values: Tensor) -> Tensor:
-    """Return the last features of a backbone on the grid of the image.
+    """Return the last features of a backbone for images `[N, 3, H, W]` on the grid of the image: `[N, C, h, w]`.
 
     Convolutional networks return them in this form. The patch tokens of a transformer are arranged row by row, and the
     tokens before them (class token, registers) are dropped.
 
-    Args:
-        backbone: Vision model of transformers without head.
-        pixel_values: `[N, 3, H, W]` floating.
-
-    Returns:
-        `[N, C, h, w]` floating.
-
     Raises:
         DataError: The number of tokens fits no grid of patches.
-
-    Example:
-        >>> from transformers import ViTConfig
-        >>> backbone = new_backbone(ViTConfig(
-        ...     hidden_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=16))
-        >>> grid_features(backbone, torch.zeros(1, 3, 32, 32)).shape
-        torch.Size([1, 8, 2, 2])
     """
     if pixel_values.device.type == "cpu" and not any(map(_breaks_in_channels_last, backbone.modules())):
         # Convolutions and batch norm take a quarter less time on a CPU in this memory format.
@@ -122,7 +81,7 @@ def grid_features(backbone: nn.Module, pixel_values: Tensor) -> Tensor:
 def _breaks_in_channels_last(module: nn.Module) -> bool:
     """Tell whether oneDNN computes a wrong gradient for a convolution in channels-last format, or crashes (issue 6035).
 
-    This affects strided 1 x 1 convolutions with fewer channels than a register holds: 8 with AVX2, 16 with AVX-512.
+    It does for strided 1 x 1 convolutions with fewer channels than a register holds: 8 with AVX2, 16 with AVX-512.
     """
     return (
         isinstance(module, nn.Conv2d)
@@ -136,23 +95,20 @@ def _patch_grid(config: Any, tokens: int, image_size: torch.Size) -> tuple[int, 
     """Return height and width of the patch grid among `tokens` tokens."""
     patch = getattr(config, "patch_size", None)
     if isinstance(patch, int):
-        # No token, a class token, a distillation token beside it, or registers.
+        # No token, a class token, a distillation token after it, or registers.
         prefixes = {0, 1, 2, 1 + (getattr(config, "num_register_tokens", None) or 0)}
         for halvings in range(MAX_HALVINGS):
             height, width = (int(side) // (patch << halvings) for side in image_size)
             if height * width and tokens - height * width in prefixes:
                 return height, width
+    # Without a check the tokens of other parts would be taken for patches.
     raise DataError(
-        f"backbone {config.model_type!r}: {tokens} tokens for an image of {image_size[0]} x {image_size[1]} pixels "
-        f"form no grid of patches (patch_size={patch!r}); use another image size or another backbone"
+        f"backbone {config.model_type!r}: expected tokens on a grid of patches of {patch} pixels, got {tokens} tokens "
+        f"for an image of {image_size[0]} x {image_size[1]} pixels"
     )
 
 
 def _without_pooler(backbone: PreTrainedModel) -> PreTrainedModel:
-    if backbone.main_input_name != "pixel_values":
-        raise DataError(
-            f"backbone: {type(backbone).__name__} takes {backbone.main_input_name}, not images; use a vision model"
-        )
     # The weights of a pooling layer would never get a gradient, which DistributedDataParallel treats as an error.
     if any(True for _ in getattr(getattr(backbone, "pooler", None), "parameters", tuple)()):
         backbone.pooler = None

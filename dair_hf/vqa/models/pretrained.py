@@ -9,31 +9,40 @@ import torch
 from peft import TaskType
 from torch import nn
 from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
     AutoModelForImageTextToText,
     AutoModelForVisualQuestionAnswering,
     AutoProcessor,
+    AutoTokenizer,
     GenerationMixin,
     PreTrainedModel,
 )
-from transformers.utils import is_torchvision_available, logging
+from transformers.image_processing_base import ImageProcessingMixin
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
+from transformers.models.auto.video_processing_auto import get_video_processor_config
+from transformers.processing_utils import ProcessorMixin
+from transformers.utils import PushToHubMixin, is_torchvision_available, logging
 
 from dair_hf.errors import DataError, explained
 from dair_hf.metrics.vqa.answers import normalize_answer
 from dair_hf.modeling import ModelConfig, add_adapters, load_pretrained, require_all_weights
-from dair_hf.vqa.models.images_only import images_only_processor, takes_videos
 from dair_hf.vqa.models.patches import take_padded_patches
 
 logger = logging.get_logger(__name__)
 
 # Sampling parameters of `generate`. transformers refuses to save a configuration that has them with `do_sample=False`.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
+VIDEOS = "video_processor"
+LOADERS = {"image_processor": AutoImageProcessor, "tokenizer": AutoTokenizer}
 
 
 def load_processor(config: ModelConfig) -> Any:
     """Load the processor of a model: its image processor and its tokenizer, with a padding token.
 
     The video processor of models that also take videos (Qwen2-VL, Qwen2.5-VL, InternVL, LLaVA-OneVision, SmolVLM) needs
-    torchvision. Without torchvision it is replaced: see `images_only.images_only_processor`.
+    torchvision. Without torchvision only its settings are loaded: the processor has the published class and handles
+    images and text as with torchvision, except for the arithmetic of resizing.
 
     Args:
         config: Names the model.
@@ -42,30 +51,18 @@ def load_processor(config: ModelConfig) -> Any:
         The processor. If its tokenizer has no padding token, the end token is used.
 
     Raises:
-        DataError: No model is named or found, the processor does not take both images and text, or a required package
-            is not installed.
+        DataError: No model is found, or a required package is not installed.
     """
-    setting = f"model_name_or_path={config.model_name_or_path!r}"
-    with explained(setting, Exception):
-        processor = _load_processor(_name(config), setting, config.trust_remote_code)
-    if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
-        raise DataError(
-            f"{setting} has a {type(processor).__name__}, which does not take images and text together; name a "
-            "vision-language model"
-        )
-    if processor.tokenizer.pad_token is None:
-        processor.tokenizer.pad_token = processor.tokenizer.eos_token
+    name, setting, trusts = _names(config)
+    with explained(setting, Exception):  # of any type, if a file is damaged
+        published = None if is_torchvision_available() else _processor_class(name, trusts)
+        if published is not None and set(published.get_attributes()) == {*LOADERS, VIDEOS}:
+            processor = _images_only_processor(name, published, trusts)
+        else:
+            processor = AutoProcessor.from_pretrained(name, trust_remote_code=trusts)
+        if processor.tokenizer.pad_token is None:
+            processor.tokenizer.pad_token = processor.tokenizer.eos_token
     return processor
-
-
-def _load_processor(name: str, setting: str, trust_remote_code: bool) -> Any:
-    try:
-        return load_pretrained(AutoProcessor, name, setting, trust_remote_code)
-    except DataError as error:  # which of them depends on the files of the video processor
-        is_candidate = isinstance(error.__cause__, (ImportError, ValueError)) and not is_torchvision_available()
-        if not is_candidate or not takes_videos(name, trust_remote_code):
-            raise
-    return images_only_processor(name, trust_remote_code)
 
 
 def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) -> Any:
@@ -73,31 +70,23 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
 
     The output layer gets one row per answer. Answers that the checkpoint was trained on (those of its `id2label`,
     compared after normalization if necessary) keep their row, others get a random one. With LoRA the whole head is
-    trained beside the adapters.
+    trained together with the adapters.
 
     Args:
         config: Names the model and its adapters.
-        answers: Answer vocabulary, in the order of the ids.
+        answers: Distinct answers of the vocabulary, in the order of the ids.
         seed: Seed of the new rows and the adapters.
 
     Returns:
         The model, with the answers as `config.id2label`.
 
     Raises:
-        DataError: No model is named or found, it is of another kind, or an answer is repeated.
+        DataError: No model is found, or it has no scores for fixed answers.
     """
-    if len(set(answers)) != len(answers):
-        repeated = next(answer for index, answer in enumerate(answers) if answer in answers[:index])
-        raise DataError(f"answer {repeated!r} is listed twice; each answer must have one id")
     torch.manual_seed(seed)
     model, report = _load_model(AutoModelForVisualQuestionAnswering, config)
-    if model.can_generate():
-        raise DataError(
-            f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} generates its answers and has "
-            "no scores for fixed ones; name a model such as ViLT, or use load_generator"
-        )
     head = [name for name, _ in model.named_children() if name != model.base_model_prefix]
-    require_all_weights(model, report, f"model_name_or_path={config.model_name_or_path!r}", head)
+    require_all_weights(model, report, _names(config)[1], head)
     _replace_output_layer(model, head, answers)
     return add_adapters(model, config, None, head) if config.lora_rank else model
 
@@ -105,8 +94,8 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
 def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
     """Load a model that generates its answer: LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, InternVL, ...
 
-    Generation is greedy whatever the checkpoint's settings, so that two views never differ by chance. It also stops at
-    the end token of the tokenizer, with which targets end.
+    Generation is greedy, without regard to the checkpoint's settings, so that two views never differ by chance. It also
+    stops at the end token of the tokenizer, with which targets end.
 
     Args:
         config: Names the model and its adapters.
@@ -117,22 +106,32 @@ def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
         An encoder-decoder or a decoder-only model.
 
     Raises:
-        DataError: No model is named or found, or it is of another kind.
+        DataError: No model is found, or it is of another kind.
     """
     torch.manual_seed(seed)
     model, report = _load_model(AutoModelForImageTextToText, config)
-    if getattr(type(model), "generate", None) is not GenerationMixin.generate:
-        raise DataError(
-            f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} has its own `generate` with "
-            "another layout of prompts and outputs; name a model such as LLaVA, Idefics3, PaliGemma or Qwen-VL"
-        )
-    require_all_weights(model, report, f"model_name_or_path={config.model_name_or_path!r}")
+    setting = _names(config)[1]
+    if getattr(type(model), "generate", None) is not GenerationMixin.generate:  # other prompts and outputs, as in BLIP
+        raise DataError(f"{setting}: expected a model with the `generate` of transformers, got {type(model).__name__}")
+    require_all_weights(model, report, setting)
     _make_greedy(model, processor.tokenizer)
     take_padded_patches(model)
     if not config.lora_rank:
         return model
     task = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
     return add_adapters(model, config, task)
+
+
+def _names(config: ModelConfig) -> tuple[str, str, bool]:
+    """Return the name of a model, the name of its setting for messages, and whether its code may run."""
+    return str(config.model_name_or_path), f"model_name_or_path={config.model_name_or_path!r}", config.trust_remote_code
+
+
+def _load_model(kind: Any, config: ModelConfig) -> Any:
+    """Return the model and the report of its loading."""
+    name, setting, trusts = _names(config)
+    options: dict[str, Any] = {"use_safetensors": True, "output_loading_info": True}
+    return load_pretrained(kind, name, setting, trusts, attn_implementation=config.attn_implementation, **options)
 
 
 def _make_greedy(model: PreTrainedModel, tokenizer: Any) -> None:
@@ -148,25 +147,6 @@ def _make_greedy(model: PreTrainedModel, tokenizer: Any) -> None:
     generation.pad_token_id = tokenizer.pad_token_id
 
 
-def _load_model(kind: Any, config: ModelConfig) -> tuple[Any, dict[str, Any]]:
-    model, report = load_pretrained(
-        kind,
-        _name(config),
-        f"model_name_or_path={config.model_name_or_path!r}",
-        config.trust_remote_code,
-        use_safetensors=True,
-        attn_implementation=config.attn_implementation,
-        output_loading_info=True,
-    )
-    return model, report
-
-
-def _name(config: ModelConfig) -> str:
-    if config.model_name_or_path is None:
-        raise DataError("model_name_or_path is not set; name a model with a processor, on the Hub or in a folder")
-    return config.model_name_or_path
-
-
 def _replace_output_layer(model: PreTrainedModel, head: Sequence[str], answers: Sequence[str]) -> None:
     """Replace the output layer by one with a row per answer, and copy the rows of known answers."""
     old_rows = {text: row for row, text in model.config.id2label.items()}
@@ -177,10 +157,7 @@ def _replace_output_layer(model: PreTrainedModel, head: Sequence[str], answers: 
         if isinstance(module, nn.Linear) and name.split(".")[0] in head and module.out_features == old_count
     ]
     if not layers:
-        raise DataError(
-            f"{type(model).__name__} has no linear layer after its base model that scores its {old_count} answers; "
-            "name a model such as ViLT"
-        )
+        raise DataError(f"expected a model with scores for fixed answers, such as ViLT, got {type(model).__name__}")
     name, old = layers[-1]
     new = nn.Linear(old.in_features, len(answers), device=old.weight.device, dtype=old.weight.dtype)
     new.weight.data.normal_(std=getattr(model.config, "initializer_range", 0.02))
@@ -196,3 +173,54 @@ def _replace_output_layer(model: PreTrainedModel, head: Sequence[str], answers: 
     model.config.id2label = dict(enumerate(answers))
     model.config.label2id = {answer: row for row, answer in enumerate(answers)}
     model.num_labels = len(answers)
+
+
+class _UnusedVideoProcessor(PushToHubMixin):
+    """Settings of a video processor, which its processor reads and saves; it cannot process videos."""
+
+    _auto_class = None
+    model_input_names: tuple[str, ...] = ()
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "settings":  # looked up when copying and unpickling
+            raise AttributeError(name)
+        return self.settings.get(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the published settings."""
+        return dict(self.settings)
+
+
+def _images_only_processor(name: str, published: Any, trust_remote_code: bool) -> Any:
+    """Load a processor of a published class without its video processor, which needs torchvision."""
+
+    class ImagesOnly(published):
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            # Without torchvision, transformers has no class to check a video processor against.
+            return None if argument_name == VIDEOS else super().check_argument_for_proper_class(argument_name, argument)
+
+    parts = [
+        _UnusedVideoProcessor(get_video_processor_config(name))
+        if part == VIDEOS
+        else LOADERS[part].from_pretrained(name, trust_remote_code=trust_remote_code)
+        for part in published.get_attributes()
+    ]
+    settings, options = published.get_processor_dict(name)
+    processor = ImagesOnly.from_args_and_dict(parts, settings, **options)
+    processor.__class__ = published  # the check is done; saving and pickling need the published class
+    return processor
+
+
+def _processor_class(name: str, trust_remote_code: bool) -> Any:
+    """Return the class that the processor files name, or else the one of the model configuration, or None."""
+    for read in (ProcessorMixin.get_processor_dict, ImageProcessingMixin.get_image_processor_dict):
+        try:
+            published = read(name)[0].get("processor_class")
+        except OSError:
+            continue
+        if published is not None:
+            return processor_class_from_name(published)
+    return PROCESSOR_MAPPING.get(type(AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)), None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +14,22 @@ from transformers import (
     PreTrainedModel,
     initialization,
 )
-from transformers.modeling_outputs import ModelOutput
+from transformers.modeling_outputs import ImageClassifierOutput
 
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import soft_score
+from dair_hf.settings import Count, Range, accepts
 from dair_hf.vqa.models.backbone import feature_size, grid_features, new_backbone
 
 MODEL_TYPE = "dair_saaa"
 ANSWERS = 3000
 RESNET_FEATURES = 2048
 MIN_NORM = 1e-4  # shorter feature vectors are not normalized; the inverse is finite in float16
+_SIZES = ("vocab_size", "embedding_size", "question_size", "image_feature_size", "attention_size", "glimpses")
+_LIMITS = {
+    **dict.fromkeys((*_SIZES, "hidden_size", "num_labels"), Count),
+    "dropout": Annotated[float, Range(low=0, below=1)],
+}
 
 
 class SAAAConfig(PreTrainedConfig):
@@ -44,9 +49,6 @@ class SAAAConfig(PreTrainedConfig):
             precomputed `image_features`.
         freeze_backbone: Whether the backbone gets no gradients and always runs in evaluation mode.
         num_labels: Number of answers, 3000 by default; or give their texts as `id2label`.
-
-    Raises:
-        DataError: A size is below 1, dropout is outside 0 <= p < 1, or `image_feature_size` does not fit the backbone.
 
     Example:
         >>> from transformers import ResNetConfig
@@ -74,35 +76,17 @@ class SAAAConfig(PreTrainedConfig):
             kwargs["num_labels"] = ANSWERS
         if isinstance(self.backbone_config, dict):
             self.backbone_config = AutoConfig.for_model(**self.backbone_config)
-        expected = RESNET_FEATURES if self.backbone_config is None else feature_size(self.backbone_config)
         if self.image_feature_size is None:
-            self.image_feature_size = expected
-        elif self.backbone_config is not None and self.image_feature_size != expected:
-            raise DataError(
-                f"image_feature_size={self.image_feature_size}, but the features of the backbone have {expected} "
-                "channels; omit image_feature_size"
-            )
+            self.image_feature_size = feature_size(self.backbone_config) if self.backbone_config else RESNET_FEATURES
         super().__post_init__(**kwargs)
-        sizes = ("vocab_size", "embedding_size", "question_size", "image_feature_size", "attention_size", "glimpses")
-        for name in (*sizes, "hidden_size", "num_labels"):
-            if not getattr(self, name) >= 1:
-                raise DataError(f"{name}={getattr(self, name)} must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise DataError(f"dropout={self.dropout} must be at least 0 and below 1")
+        for name, limit in _LIMITS.items():
+            if not accepts(limit, getattr(self, name)):
+                raise DataError(f"SAAA: expected sizes >= 1 and 0 <= dropout < 1, got {name}={getattr(self, name)!r}")
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Return the fields to save: those that differ from the defaults, and always the answers."""
         # transformers omits its default of two labels, which would be read back as 3000.
         return {**super().to_diff_dict(), "id2label": self.id2label, "label2id": self.label2id}
-
-
-@dataclass
-class SAAAOutput(ModelOutput):
-    """Output of `SAAA`."""
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    attentions: Tensor | None = None
 
 
 class SAAA(PreTrainedModel):
@@ -172,41 +156,20 @@ class SAAA(PreTrainedModel):
         return self
 
     def encode_images(self, pixel_values: Tensor) -> Tensor:
-        """Return the features of images, as `forward` takes them.
-
-        Args:
-            pixel_values: `[N, 3, H, W]` floating, normalized for the backbone.
-
-        Returns:
-            `[N, image_feature_size, h, w]` floating.
-
-        Raises:
-            DataError: The model has no backbone.
-        """
-        if self.backbone is None:
-            raise DataError(
-                "pixel_values: the model has no backbone; pass image_features, or set backbone_config in SAAAConfig"
-            )
+        """Return the features of images `[N, 3, H, W]`, as `forward` takes them: `[N, image_feature_size, h, w]`."""
+        assert self.backbone is not None, "pixel_values need a model with a backbone_config"
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
             return grid_features(self.backbone, pixel_values)
 
     def encode_questions(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the questions as vectors: the cell state of the LSTM after the last word.
+        """Return the questions, padded on the right, as vectors `[N, question_size]`: the last cell state of the LSTM.
 
-        Args:
-            input_ids: `[N, T]` int64, padded on the right. A question without words is read as one padding token.
-            attention_mask: `[N, T]`, 1 on words; None: wherever `input_ids` is not the padding id.
-
-        Returns:
-            `[N, question_size]` floating.
-
-        Raises:
-            DataError: The padding is not on the right.
+        A question without words is read as one padding token.
         """
         mask = input_ids != self.config.pad_token_id if attention_mask is None else attention_mask != 0
         mask = mask.cpu()  # `pack_padded_sequence` needs the lengths on the CPU
         if (mask[:, 1:] & ~mask[:, :-1]).any():
-            raise DataError("attention_mask: words follow padding; pad questions on the right")
+            raise DataError("attention_mask: expected padding on the right, got words after padding")
         words = self.dropout(self.embed_tokens(input_ids).tanh())
         lengths = mask.sum(1).clamp(min=1)
         return self.lstm(pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False))[1][1][0]
@@ -219,7 +182,7 @@ class SAAA(PreTrainedModel):
         image_features: Tensor | None = None,
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
-    ) -> SAAAOutput:
+    ) -> ImageClassifierOutput:
         """Answer one question about each image.
 
         Args:
@@ -227,41 +190,25 @@ class SAAA(PreTrainedModel):
             attention_mask: `[N, T]`, 1 on words; None: wherever `input_ids` is not the padding id.
             pixel_values: `[N, 3, H, W]` floating, for a model with a backbone. Give either this or
             image_features: `[N, image_feature_size, h, w]` floating.
-            labels: `[N, A]` floating soft targets: the share of annotators who gave each answer.
-            output_attentions: Whether to return the attention maps.
-
-        Returns:
-            Logits, the mean loss if labels are given, and the attention maps if requested.
-
-        Raises:
-            DataError: Both images and features are given, or neither; or the features have another size than
-                configured.
+            labels: `[N, A]` floating soft targets: the share of annotators who gave each answer. They give the loss.
+            output_attentions: Whether to return the attention maps, `[N, glimpses, h, w]`.
         """
-        features = self._features(pixel_values, image_features)
+        if pixel_values is not None and image_features is None:
+            features = self.encode_images(pixel_values)
+        elif image_features is not None and pixel_values is None:
+            features = image_features
+        else:  # one of two would be ignored
+            raise DataError("SAAA: expected either pixel_values or image_features, got both or neither")
         question = self.encode_questions(input_ids, attention_mask)
         attention, attended = self._attend(features, question)
         hidden = self.hidden(self.dropout(torch.cat([attended, question], dim=1))).relu()
         logits = self.classifier(self.dropout(hidden))
         with_attentions = self.config.output_attentions if output_attentions is None else output_attentions
-        return SAAAOutput(
-            loss=None if labels is None else soft_score(SAAAOutput(logits=logits), labels).mean(),
+        return ImageClassifierOutput(
+            loss=None if labels is None else soft_score(ImageClassifierOutput(logits=logits), labels).mean(),
             logits=logits,
             attentions=attention.unflatten(2, features.shape[2:]) if with_attentions else None,
         )
-
-    def _features(self, pixel_values: Tensor | None, image_features: Tensor | None) -> Tensor:
-        if pixel_values is not None and image_features is None:
-            features = self.encode_images(pixel_values)
-        elif image_features is not None and pixel_values is None:
-            features = image_features
-        else:
-            raise DataError("pass either pixel_values or image_features")
-        if features.ndim != 4 or features.shape[1] != self.config.image_feature_size:
-            raise DataError(
-                f"image_features: expected shape [N, {self.config.image_feature_size}, h, w] as configured by "
-                f"image_feature_size, found {list(features.shape)}"
-            )
-        return features
 
     def _attend(self, features: Tensor, question: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attention maps `[N, G, h * w]` and the weighted sums of the features, `[N, G * C]`."""

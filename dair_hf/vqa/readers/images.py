@@ -6,12 +6,13 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.io.file_values import FileValueCache
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -19,21 +20,11 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 # of kitchen_3.png.
 _COCO_ID = re.compile(r"(?:\d{12,}_)?\d{12,}\Z")
 _DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError)
-_BACKGROUND = (255, 255, 255)
-_WIDE_MODES = ("I", "F")
-_WIDE_MESSAGE = "mode {mode} has 32-bit pixels"
+_WIDE_MODES = ("I", "F")  # 32-bit pixels, of which no value is defined as white
 
 
 def image_name(image_id: int | str) -> str:
-    """Return an image id in the form that rows hold: numbers without leading zeros, anything else unchanged.
-
-    Args:
-        image_id: A number, its digits, the id of an edited image, or a file name without suffix.
-
-    Example:
-        >>> image_name(9), image_name("000000000009"), image_name("000000000009_000000000005")
-        ('9', '9', '000000000009_000000000005')
-    """
+    """Return an image id in the form that rows hold: numbers without leading zeros, anything else unchanged."""
     text = str(image_id)
     return (text.lstrip("0") or "0") if text.isascii() and text.isdigit() else text
 
@@ -44,162 +35,83 @@ class ImageFolder:
     The id of an image is its file name without suffix, or the COCO id at the end of the name:
     `COCO_val2014_000000262148.jpg` has the id `262148`, and `COCO_val2014_000000262148_000000000005.jpg` has the id
     `000000262148_000000000005`. The constructor indexes all `.jpg`, `.jpeg` and `.png` files in the folders and their
-    subfolders, except hidden ones. A folder that is reached twice, for instance through a link, counts once.
-
-    Args:
-        *folders: Folders with images.
-        verified: Cache of images known to be readable, from `verified_images`. None: no image is known yet.
-
-    Raises:
-        DataError: No folder is given, a folder cannot be listed, or the folders hold no image.
-
-    Example:
-        >>> images = ImageFolder("Images/val2014", "edited/val2014")  # doctest: +SKIP
-        >>> load_image(images.path("000000262148_000000000005")).shape  # doctest: +SKIP
-        (480, 640, 3)
+    subfolders, except hidden ones; a folder that is reached twice, for instance through a link, counts once. `verified`
+    lists images known to be readable; see `verified_images`.
     """
 
     def __init__(self, *folders: str | os.PathLike[str], verified: FileValueCache | None = None) -> None:
         self.verified = verified_images() if verified is None else verified
-        # Absolute, because datasets hold these paths and may be opened from elsewhere.
-        self.folders = tuple(os.path.abspath(folder) for folder in folders)
         self._paths: dict[str, str] = {}
         self._duplicates: dict[str, str] = {}
-        self.files = 0
-        if not self.folders:
-            raise DataError("images: no folder given; pass at least one")
-        for stem, path in _image_files(self.folders):
-            self.files += 1
+        # Absolute, because datasets hold these paths and may be opened from elsewhere.
+        for path in _image_files(map(os.path.abspath, folders)):
+            stem = os.path.splitext(os.path.basename(path))[0]
             coco_id = _COCO_ID.search(stem)
             for name in {image_name(stem), image_name(coco_id[0] if coco_id else stem)}:
                 if self._paths.setdefault(name, path) is not path:
                     self._duplicates.setdefault(name, path)
-        if not self.files:
-            raise DataError(f"{', '.join(self.folders)}: contains no {', '.join(SUFFIXES)} file; check the path")
 
     def find(self, image_id: int | str) -> str | None:
-        """Return the path of an image, or None if there is no such image.
-
-        Raises:
-            DataError: Two files have this id.
-        """
+        """Return the path of an image, or None if there is no such image; refuse an id of two files."""
         name = image_name(image_id)
-        if name in self._duplicates:
+        if name in self._duplicates:  # either may be the wrong one
             raise DataError(
-                f"image {image_id}: two files have this id, {self._paths[name]} and {self._duplicates[name]}; remove "
-                "one of them, or give folders that hold only one"
+                f"image {image_id}: expected one file, got {self._paths[name]} and {self._duplicates[name]}"
             )
         return self._paths.get(name)
 
-    def path(self, image_id: int | str) -> str:
-        """Return the path of an image.
-
-        Raises:
-            DataError: No file or two files have this id.
-        """
-        path = self.find(image_id)
-        if path is None:
-            raise DataError(
-                f"image {image_id}: not among the {self.files} images in {', '.join(self.folders)}; download it, or "
-                "add the folder that contains it"
-            )
-        return path
-
-    def unreadable(self, image_ids: Iterable[int | str]) -> dict[str, str]:
-        """Decode images and return those that fail.
+    def unreadable(self, paths: Iterable[str]) -> dict[str, str]:
+        """Decode images and return those that fail, as path -> reason.
 
         Images that the cache lists as readable are not decoded again. Decoding runs on all cores and is split among
         the processes of the run, so all of them must call this method.
-
-        Args:
-            image_ids: Ids; each is checked once.
-
-        Returns:
-            Id in the form of `image_name` -> reason.
-
-        Raises:
-            DataError: No file or two files have one of the ids.
         """
-        paths = {image_name(image_id): self.path(image_id) for image_id in image_ids}
-        values = self.verified.get(paths.values(), progress=True, shared=True)
-        reasons = {
-            name: _decoding_problem(path)
-            for (name, path), value in zip(paths.items(), values, strict=True)
-            if value is None
-        }
-        return {name: reason for name, reason in reasons.items() if reason is not None}
+        distinct = list(dict.fromkeys(paths))
+        values = self.verified.get(distinct, progress=True, shared=True)
+        failed = [path for path, value in zip(distinct, values, strict=True) if value is None]
+        return {path: reason for path in failed if (reason := _decoding_problem(path)) is not None}
 
 
 def verified_images(cache_file: str | os.PathLike[str] | None = None) -> FileValueCache:
-    """Return a cache of images that were decoded successfully and have not changed since.
-
-    Args:
-        cache_file: JSON file that keeps the list between runs. None: memory only.
-
-    Returns:
-        Cache for one or more `ImageFolder`.
-    """
+    """Return a cache of images that were decoded successfully and have not changed since, kept in a JSON file."""
     return FileValueCache(cache_file, _readable, "decoding images")
 
 
 def load_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Load an image file as RGB pixels.
+    """Load an image file as RGB pixels, `[H, W, 3]` uint8, a writable copy.
 
     Grayscale, CMYK and palette images are converted, 16-bit grayscale keeps its upper byte, transparent pixels are
     blended with white, and the EXIF orientation is applied.
 
-    Args:
-        path: A file in any format that Pillow reads.
-
-    Returns:
-        `[H, W, 3]` uint8, a writable copy.
-
     Raises:
         DataError: The file is missing, truncated or not an image, or has 32-bit pixels.
-
-    Example:
-        >>> load_image("COCO_val2014_000000262148.jpg").shape  # doctest: +SKIP
-        (480, 640, 3)
     """
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return _to_rgb(_upright(image), path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such image; restore it, or prepare the data again") from error
-    except DataError:
-        raise
-    except _DECODING_ERRORS as error:
-        raise DataError(
-            f"{path}: not a readable image ({error}); download it again, or read the data with verify=True, which "
-            "skips questions about damaged images"
-        ) from error
+    with explained(str(path), *_DECODING_ERRORS), Image.open(path) as image:
+        image.load()
+        _require_8_bits(image)
+        return _to_rgb(_upright(image))
 
 
-def _image_files(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield stem and path of every image file in the folders and their subfolders, each file once."""
+def _image_files(folders: Iterable[str]) -> Iterator[str]:
+    """Yield every image file in the folders and their subfolders, each once."""
     visited: set[str] = set()
-    pending = list(reversed(list(folders)))
-    while pending:
-        folder = pending.pop()
-        real = os.path.realpath(folder)
-        if real in visited:
-            continue
-        visited.add(real)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    stem, suffix = os.path.splitext(entry.name)
-                    if entry.name.startswith("."):  # such as `._name.jpg`, which macOS stores beside `name.jpg`
-                        continue
-                    if suffix.lower() in SUFFIXES and entry.is_file():  # reading a pipe would never end
-                        yield stem, entry.path
-                    elif entry.is_dir():
-                        pending.append(entry.path)
-        except OSError as error:
-            raise DataError(
-                f"{folder}: cannot be listed ({error.strerror or error}); give a folder of images"
-            ) from error
+    for folder in folders:
+        for path, subfolders, names in os.walk(folder, followlinks=True, onerror=_fail):
+            real = os.path.realpath(path)
+            if real in visited:
+                subfolders.clear()
+                continue
+            visited.add(real)
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            for name in names:
+                file = os.path.join(path, name)
+                # macOS stores `._name.jpg` next to `name.jpg`; reading a pipe would never end.
+                if not name.startswith(".") and name.lower().endswith(SUFFIXES) and os.path.isfile(file):
+                    yield file
+
+
+def _fail(error: OSError) -> Any:
+    raise DataError(f"{error.filename}: {error.strerror}") from error  # `os.walk` would skip the folder
 
 
 def _readable(path: str) -> str | None:
@@ -210,9 +122,15 @@ def _decoding_problem(path: str) -> str | None:
     try:
         with Image.open(path) as image:
             image.load()
-            return _WIDE_MESSAGE.format(mode=image.mode) if image.mode in _WIDE_MODES else None
+            _require_8_bits(image)
     except _DECODING_ERRORS as error:
         return str(error)
+    return None
+
+
+def _require_8_bits(image: Image.Image) -> None:
+    if image.mode in _WIDE_MODES:  # `convert` would clip almost all values to white
+        raise ValueError(f"expected at most 16 bits per channel, got 32-bit pixels (mode {image.mode})")
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -222,14 +140,12 @@ def _upright(image: Image.Image) -> Image.Image:
         return image  # damaged metadata, intact pixels
 
 
-def _to_rgb(image: Image.Image, path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    if image.mode in _WIDE_MODES:  # no value is defined as white
-        raise DataError(f"{path}: {_WIDE_MESSAGE.format(mode=image.mode)}; save it with 8 bits per channel")
+def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if image.mode.startswith("I;16"):  # `convert` would clip all values above 255 to white
         gray = (np.asarray(image) >> 8).astype(np.uint8)
         return np.repeat(gray[:, :, None], 3, axis=2)
     if image.has_transparency_data:
-        opaque = Image.new("RGBA", image.size, (*_BACKGROUND, 255))
+        opaque = Image.new("RGBA", image.size, "white")
         opaque.alpha_composite(image.convert("RGBA"))
         image = opaque
     return np.array(image.convert("RGB"))

@@ -12,10 +12,10 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.vqa.inputs.pixels import IMAGENET_MEAN, IMAGENET_STD
+from dair_hf.vqa.inputs.features import IMAGENET_MEAN, IMAGENET_STD
 from dair_hf.vqa.models.backbone import feature_size, grid_features, new_backbone
 from dair_hf.vqa.scenes.files import SceneConfig
-from dair_hf.vqa.scenes.scene import Scene, SceneObject, render
+from dair_hf.vqa.scenes.scene import Scene, SceneObject, render_scenes
 
 MODEL_TYPE = "dair_cell_namer"
 FIRST_NUMBER = 1_000_000_000  # of the training scenes, larger than those of any split
@@ -41,8 +41,7 @@ class CellClassifier(PreTrainedModel):
 
     def __init__(self, config: CellClassifierConfig) -> None:
         super().__init__(config)
-        if config.backbone_config is None:
-            raise DataError("backbone_config is not set; give the configuration of a vision model")
+        assert isinstance(config.backbone_config, PreTrainedConfig)  # a dictionary is converted by the configuration
         self.backbone = new_backbone(config.backbone_config)
         self.classifier = nn.Linear(feature_size(config.backbone_config), config.num_labels)
         self.post_init()
@@ -60,9 +59,9 @@ def scene_network(config: SceneConfig) -> ResNetConfig:
     cell_size = config.layout.cell_size
     stages = cell_size.bit_length() - 2
     if cell_size != 4 * 2 ** (stages - 1):  # the stem reduces by 4, each stage but the first by 2
-        raise DataError(
-            f"scene_size={config.scene_size} and scene_grid={config.scene_grid} give cells of {cell_size} pixels, but "
-            "the backbone for scenes needs a power of two; choose other sizes, or name a vision model by backbone"
+        raise DataError(  # the grid of the backbone would differ from the cells
+            f"scene_size={config.scene_size}, scene_grid={config.scene_grid}: expected cells of 8, 16, 32, ... pixels, "
+            f"got {cell_size}; name a vision model by backbone otherwise"
         )
     widths = [16 * 2**stage for stage in range(stages)]
     return ResNetConfig(embedding_size=16, hidden_sizes=widths, depths=[1] * stages, layer_type="basic")
@@ -84,7 +83,7 @@ def labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
             for c in filled
         )
         labels[row, filled] = kinds[filled] * colors + tints[filled]
-        images[row] = render([Scene(FIRST_NUMBER + row, objects)], sprites, layout)[0]
+        images[row] = render_scenes([Scene(FIRST_NUMBER + row, objects)], sprites, layout)[0]
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
 
 

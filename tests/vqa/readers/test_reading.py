@@ -6,15 +6,17 @@ import gc
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from datasets import Dataset
+from PIL import Image
 
 from dair_hf.errors import DataError
 from dair_hf.vqa.readers.images import ImageFolder, load_image
-from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, read_edits, read_vqa
+from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, VQAReport, read_edits, read_vqa, report_table
 from tests.fixtures.vqa_files import (
     ASKED,
     CV_EDITS,
@@ -28,7 +30,6 @@ from tests.fixtures.vqa_files import (
     write_iv,
     write_jsons,
     write_vqa,
-    zip_release,
 )
 
 
@@ -52,7 +53,7 @@ def test_rows_match_the_files(vqa: Path) -> None:
     rows, report = read_vqa(vqa / "vqa", vqa / "vqa", vqa / "images", strict=True, verify=True)
     assert rows.features == ROW_FEATURES
     assert rows.column_names == list(ROW_FEATURES)
-    assert report.to_dict() == {
+    assert asdict(report) == {
         "counts": {"questions": 24, "annotations": 24, "rows": 24, "images": 8},
         "skipped": {},
     }
@@ -83,13 +84,6 @@ def test_rows_without_public_answers(vqa: Path) -> None:
     assert rows["question"][:] == [asked.text for asked in ASKED]
 
 
-def test_archives_are_read_like_files(vqa: Path) -> None:
-    zips = zip_release(vqa / "zips", vqa / "vqa", "train")
-    one, two = (zips / f"v2_{kind}_Train_mscoco.zip" for kind in ("Questions", "Annotations"))
-    for asked, answered in ((zips, zips), (one, two), (vqa / "vqa", two)):
-        assert read_vqa(asked, answered, vqa / "images")[0].to_list() == rows_of(vqa).to_list()
-
-
 def test_image_index_can_be_shared(vqa: Path) -> None:
     images = ImageFolder(vqa / "images", vqa / "cv" / "images")
     rows, _ = read_vqa(vqa / "vqa", vqa / "vqa", images)
@@ -100,19 +94,23 @@ def test_each_defect_is_skipped_and_reported(vqa: Path) -> None:
     questions, annotations = questions_json(), annotations_json()
     by_id = {record["question_id"]: record for record in annotations["annotations"]}
     by_id[9000]["answers"].pop()
+    questions["questions"][4]["question"] = " \n"
     by_id[25000]["image_id"] = 26
     annotations["annotations"].remove(by_id[30000])
     annotations["annotations"].append({**by_id[9001], "question_id": 77000})
+    annotations["annotations"].append(by_id[9001])
     questions["questions"].append(questions["questions"][1])
     next((vqa / "images").glob("*_000000000034.*")).unlink()
     next((vqa / "images").glob("*_000000581929.*")).write_bytes(b"no image")
     folder = write_jsons(vqa / "broken", questions, annotations)
 
     rows, report = read_vqa(folder, folder, vqa / "images", verify=True)
-    found = {problem: [record.id for record in records] for problem, records in report.skipped.items()}
+    found = {problem: [record["id"] for record in records] for problem, records in report.skipped.items()}
     assert found == {
+        "duplicate_annotation": ["9001"],
         "wrong_number_of_answers": ["9000"],
         "image_mismatch": ["25000"],
+        "empty_question": ["25001"],
         "no_annotation": ["30000"],
         "no_question": ["77000"],
         "duplicate_question": ["9001"],
@@ -123,32 +121,17 @@ def test_each_defect_is_skipped_and_reported(vqa: Path) -> None:
     assert rows["question_id"][:] == [
         asked.question_id for asked in ASKED if asked.question_id not in left_out
     ]  # fmt: skip
-    assert report.counts == {"questions": 25, "annotations": 24, "rows": len(rows), "images": 6}
+    assert report.counts == {"questions": 25, "annotations": 25, "rows": len(rows), "images": 6}
+    details = {problem: records[0]["detail"] for problem, records in report.skipped.items()}
+    assert details["image_mismatch"] == "question: image 25, annotation: image 26"
+    assert (details["wrong_number_of_answers"], details["missing_image"]) == ("9 answers", "image 34")
+    assert details["unreadable_image"].startswith(str(next((vqa / "images").glob("*_000000581929.*"))) + ": ")
 
     with pytest.raises(DataError) as refused:
         read_vqa(folder, folder, vqa / "images", verify=True, strict=True)
     for problem, names in found.items():
         line = next(line for line in str(refused.value).splitlines() if line.startswith(f"  {problem}: {len(names)} "))
         assert all(name in line for name in names)
-
-
-def test_data_without_usable_questions_is_refused(vqa: Path) -> None:
-    with pytest.raises(DataError, match=r"questions\.json: no record can be used:\n  missing_image: 24 "):
-        read_vqa(vqa / "vqa", vqa / "vqa", vqa / "iv" / "images")
-
-
-def test_files_of_different_splits_are_refused(vqa: Path) -> None:
-    write_vqa(vqa / "val", "val")
-    with pytest.raises(DataError, match="contains annotations of val2014, but .* contains questions of train2014"):
-        read_vqa(vqa / "vqa", vqa / "val", vqa / "images")
-
-
-def test_half_a_surrogate_pair_is_refused(vqa: Path) -> None:
-    questions = questions_json()
-    questions["questions"][0]["question"] = "\ud83d?"
-    folder = write_jsons(vqa / "broken", questions, annotations_json())
-    with pytest.raises(DataError, match=r"questions\.json: invalid Unicode in '\\ud83d\?'; correct it"):
-        read_vqa(folder, folder, vqa / "images")
 
 
 def test_garbage_collection_is_resumed_after_an_error(vqa: Path) -> None:
@@ -176,7 +159,7 @@ def test_edits_match_the_files(vqa: Path, name: str, edits: dict[int, tuple[int,
         assert row["answers"] == ([str(int(answer) - less) for answer in wanted] if less else wanted)
         assert Path(row["image"]).stem == f"COCO_train2014_{row['image_id']}"
         assert load_image(row["image"]).shape == (6, 8, 3)
-    assert report.to_dict() == {
+    assert asdict(report) == {
         "counts": {
             "questions": len(expected),
             "annotations": len(expected),
@@ -210,17 +193,20 @@ def test_each_defect_of_edits_is_skipped_and_reported(vqa: Path) -> None:
         questions.append({"question_id": question_id, "image_id": image_id, "question": "How many?"})
         annotations.append({**edit, "question_id": question_id, "image_id": image_id})
     next((folder / "images").glob("*_000001039564.*")).unlink()
-    write_jsons(folder, {"questions": questions}, {"annotations": annotations})
+    questions.append({"question_id": 9000, "image_id": "_000000000009", "question": "How many?"})
+    annotations.append({**edit, "image_id": "_000000000009"})
+    write_jsons(folder, {"questions": [*questions, questions[0]]}, {"annotations": annotations})
     rows = rows_of(vqa).filter(lambda row: row["question_id"] != 34001)
 
     found, report = read_edits(rows, folder, folder, folder / "images")
-    assert {problem: [record.id for record in records] for problem, records in report.skipped.items()} == {
+    assert {problem: [record["id"] for record in records] for problem, records in report.skipped.items()} == {
         "orphan_edit": [
             "34001/000000000034_000000000589",
             "34001/000000000034_000000000590",
             "88000/000000000088_000000000001",
         ],
-        "foreign_edit": ["9000/000000000025_000000000001"],
+        "foreign_edit": ["9000/000000000025_000000000001", "9000/_000000000009"],
+        "duplicate_question": [f"9000/{questions[0]['image_id']}"],
         "missing_image": ["9000/000000000009_000001039564"],
     }
     assert found["image_id"][:] == [
@@ -231,16 +217,42 @@ def test_each_defect_of_edits_is_skipped_and_reported(vqa: Path) -> None:
         "000000581929_000000001767",
         "000000581929_000000001768",
     ]
-    with pytest.raises(DataError, match=r"some records cannot be used:\n  orphan_edit: 3 .*34001/000000000034"):
-        read_edits(rows, folder, folder, folder / "images", strict=True)
 
 
-def test_edits_need_the_rows_of_their_split(vqa: Path) -> None:
-    with pytest.raises(DataError, match=r"the rows lack column image_id, question_id \(found answers\)"):
-        read_edits(Dataset.from_dict({"answers": [["4"]]}), vqa / "cv", vqa / "cv", vqa / "cv" / "images")
-    others = rows_of(vqa).select([1])
-    with pytest.raises(DataError, match="no record can be used:\n  orphan_edit: 9 .*read the rows of the same"):
-        read_edits(others, vqa / "cv", vqa / "cv", vqa / "cv" / "images")
+def test_edits_of_images_with_names(vqa: Path) -> None:
+    questions, annotations = edit_jsons({9000: (5,)}, less=0)
+    for record in (questions["questions"][0], annotations["annotations"][0]):
+        record["image_id"] = "kitchen_3_cup"
+    folder = write_jsons(vqa / "named", questions, annotations)
+    Image.new("RGB", (4, 4)).save(folder / "kitchen_3_cup.png")
+    rows = rows_of(vqa).select([0]).map(lambda row: {"image_id": "kitchen_3"})
+    assert read_edits(rows, folder, folder, folder)[0]["image_id"][:] == ["kitchen_3_cup"]
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def test_reports_in_columns() -> None:
+    report, other = VQAReport({"questions": 40, "rows": 14}), VQAReport({"questions": 7, "rows": 5, "images": 3})
+    for number in range(25):
+        report.skip("missing_image", str(number), f"image {number}")
+    report.skip("empty_question", "77")
+    other.skip("empty_question", "5")
+    assert report_table({"train": report, "val": other}).splitlines() == [
+        "                                       train  val",
+        "questions                                 40    7",
+        "rows                                      14    5",
+        "images                                          3",
+        "skipped: no such image in the folders     25    0  e.g. 0 (image 0)",
+        "skipped: the question is blank             1    1  e.g. 77",
+    ]
+    assert report_table({}) == ""
+    assert VQAReport(**json.loads(json.dumps(asdict(report)))) == report  # as in `report.json` of prepared data
+    report.check("q.json", 14)
+    VQAReport().check("q.json", 1, strict=True)
+    for kept, strict in ((14, True), (0, False)):
+        with pytest.raises(DataError, match=r"q\.json: .*\n  missing_image: 25 .*\n  empty_question: 1 .*: 77"):
+            report.check("q.json", kept, strict=strict)
 
 
 # --- size -------------------------------------------------------------------------------------------------------------

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import ResNetConfig, ViTConfig
 
-from dair_hf.errors import DataError
 from dair_hf.vqa.scenes.backbone import CellClassifier, CellClassifierConfig, labeled_scenes, scene_network
 from dair_hf.vqa.scenes.files import SceneConfig
-from dair_hf.vqa.scenes.questions import draw_scene
-from dair_hf.vqa.scenes.scene import render
+from dair_hf.vqa.scenes.scene import draw_scene, render_scenes
 from dair_hf.vqa.scenes.sprites import COLORS, SHAPES
 from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_objects
 from tests.fixtures.tiny_saaa import vit
@@ -92,7 +90,7 @@ def test_scenes_are_reproducible_and_differ_from_every_split() -> None:
     for number in (1, 2, 1_000_001, 3_000_001):
         draws = np.random.default_rng([config.scene_seed, number])
         scene, _ = draw_scene(number, draws, sprites, config.layout, config.correlations("train"), config.most)
-        of_splits.append(torch.from_numpy(render([scene], sprites, config.layout)[0]).permute(2, 0, 1))
+        of_splits.append(torch.from_numpy(render_scenes([scene], sprites, config.layout)[0]).permute(2, 0, 1))
     every = [*more, *of_splits]
     for place, one in enumerate(every):
         assert all((one == two).double().mean() < 0.3 for two in every[:place])
@@ -120,26 +118,6 @@ def test_logits_of_each_position_row_by_row(backbone: ResNetConfig | ViTConfig) 
     assert model(images).loss is None
 
 
-def test_a_few_training_steps_reduce_the_loss() -> None:
-    """The loss falls from chance level below the entropy of the labels."""
-    images, labels = labeled_scenes(SceneConfig(), 64)
-    model = classifier(resnet()).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for step in range(24):
-        rows = slice(32 * (step % 2), 32 * (step % 2) + 32)
-        loss = model(normalized(images[rows]), labels[rows]).loss
-        optimizer.zero_grad()
-        loss.backward()
-        assert all(value.grad is not None and value.grad.isfinite().all() for value in model.parameters())
-        optimizer.step()
-        losses.append(loss.item())
-    shares = np.bincount(labels.flatten(), minlength=LABELS) / labels.numel()
-    entropy = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
-    assert abs(losses[0] - np.log(LABELS)) < 0.5
-    assert np.mean(losses[-2:]) < 0.8 * entropy
-
-
 @pytest.mark.parametrize("backbone", [resnet(), vit(image_size=64, patch_size=16)], ids=["resnet", "vit"])
 def test_saved_and_loaded(backbone: ResNetConfig | ViTConfig, tmp_path: Path) -> None:
     model = classifier(backbone)
@@ -161,19 +139,8 @@ def test_saved_and_loaded(backbone: ResNetConfig | ViTConfig, tmp_path: Path) ->
         )
 
 
-def test_missing_backbone_is_refused() -> None:
-    with pytest.raises(DataError, match="backbone_config is not set; give the configuration of a vision model"):
-        CellClassifier(CellClassifierConfig(num_labels=LABELS))
-
-
-@pytest.mark.parametrize(("size", "grid"), [(64, 4), (64, 8), (96, 3), (48, 3)])
+@pytest.mark.parametrize(("size", "grid"), [(64, 4), (128, 8), (96, 3), (48, 3)])
 def test_scene_network_has_one_position_per_cell(size: int, grid: int) -> None:
     network = scene_network(SceneConfig(scene_size=size, scene_grid=grid, most=1))
     model = CellClassifier(CellClassifierConfig(backbone_config=network, num_labels=LABELS)).eval()
     assert model(torch.zeros(1, 3, size, size)).logits.shape == (1, grid**2, LABELS)
-
-
-@pytest.mark.parametrize(("size", "grid"), [(96, 4), (60, 5)])
-def test_cell_sizes_other_than_powers_of_two_are_refused(size: int, grid: int) -> None:
-    with pytest.raises(DataError, match=f"scene_size={size} and scene_grid={grid} give cells of {size // grid} pixels"):
-        scene_network(SceneConfig(scene_size=size, scene_grid=grid))

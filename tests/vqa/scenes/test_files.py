@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,17 +14,13 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from dair_hf.errors import DataError
 from dair_hf.io.folders import MANIFEST
 from dair_hf.io.prepared import MARK
-from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, read_edits, read_vqa
-from dair_hf.vqa.scenes import files as scene_files_module
-from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, scene_files, write_scenes
-from dair_hf.vqa.scenes.questions import Correlations
-from dair_hf.vqa.scenes.scene import background
+from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, read_edits
+from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, read_scenes, write_scenes
+from dair_hf.vqa.scenes.scene import Correlations, background
 from dair_hf.vqa.scenes.sprites import OBJECTS
-from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_digits, write_objects
-from tests.fixtures.paths import ROOT
+from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_objects
 
 TRAIN, TEST = 40, 20
 COUNTS = {split: TRAIN if split == "train" else TEST for split in SPLITS}
@@ -42,7 +35,7 @@ def small(edit: str = "cv", **settings: Any) -> SceneConfig:
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Scenes with covariant and with invariant edits."""
     folder = tmp_path_factory.mktemp("scenes")
-    return {edit: write_scenes(small(edit), folder / edit, progress=False) for edit in ("cv", "iv")}
+    return {edit: write_scenes(small(edit), folder / edit) for edit in ("cv", "iv")}
 
 
 def parsed(path: Path) -> Any:
@@ -87,17 +80,16 @@ def kind_asked(question: str) -> str:
 @pytest.mark.parametrize("edit", ["cv", "iv"])
 @pytest.mark.parametrize("split", SPLITS)
 def test_files_have_the_public_format(written: dict[str, Path], edit: str, split: str) -> None:
-    files = scene_files(written[edit], split)
-    assert files.questions == written[edit] / split / "questions.json"
-    asked, answered = parsed(files.questions), parsed(files.annotations)
-    header = {"info", "license", "data_type", "data_subtype"}
-    assert set(asked) == {*header, "task_type", "questions"}
-    assert set(answered) == {*header, "annotations"}
+    folder = written[edit] / split
+    (asked, answered), (edits_asked, edits_answered) = (
+        [parsed(folder / of / f"{name}.json") for name in ("questions", "annotations")] for of in ("", "edits")
+    )
+    header = {"info", "license", "task_type", "data_type", "data_subtype"}
+    assert set(asked) == set(edits_asked) == {*header, "questions"}
+    assert set(answered) == set(edits_answered) == {*header, "annotations"}
     assert asked["task_type"] == "Open-Ended"
     assert asked["data_subtype"] == answered["data_subtype"] == split
     assert len(asked["questions"]) == len(answered["annotations"]) == COUNTS[split]
-    edits_asked, edits_answered = (parsed(files.edits / f"{name}.json") for name in ("questions", "annotations"))
-    assert set(edits_asked) == {"questions"} and set(edits_answered) == {"annotations"}
     for is_edit, questions, answers in (
         (False, asked["questions"], answered["annotations"]),
         (True, edits_asked["questions"], edits_answered["annotations"]),
@@ -121,26 +113,23 @@ def test_files_have_the_public_format(written: dict[str, Path], edit: str, split
             assert question["question"].lower().startswith(annotation["question_type"])
             answer_type = "number" if answer.isdigit() else "yes/no" if answer in ("yes", "no") else "other"
             assert annotation["answer_type"] == answer_type
-    names = sorted(path.name for path in files.images.iterdir())
+    names = sorted(path.name for path in (folder / "images").iterdir())
     assert names == [f"{question['image_id']:012}.png" for question in asked["questions"]]
-    names = sorted(path.name for path in (files.edits / "images").iterdir())
+    names = sorted(path.name for path in (folder / "edits" / "images").iterdir())
     assert names == sorted(f"{question['image_id']}.png" for question in edits_asked["questions"])
 
 
 @pytest.mark.parametrize("edit", ["cv", "iv"])
 @pytest.mark.parametrize("split", SPLITS)
 def test_readers_skip_nothing(written: dict[str, Path], edit: str, split: str) -> None:
-    files = scene_files(written[edit], split)
-    rows, report = read_vqa(files.questions, files.annotations, files.images, strict=True, verify=True)
-    assert rows.features == ROW_FEATURES and not report.skipped
+    (rows, report), (edits, edits_report) = read_scenes(written[edit], split)
+    assert (rows.features, edits.features) == (ROW_FEATURES, EDIT_FEATURES)
     assert report.counts == dict.fromkeys(("questions", "annotations", "rows", "images"), COUNTS[split])
-    sources = (files.edits / "questions.json", files.edits / "annotations.json", files.edits / "images")
-    edits, report = read_edits(rows, *sources, strict=True, verify=True)
-    assert edits.features == EDIT_FEATURES and not report.skipped
-    assert len(edits) == len(parsed(sources[0])["questions"]) > 0
+    assert edits_report.counts["edits"] == len(edits) > 0
+    assert not report.skipped and not edits_report.skipped
     # The folder of the edits can be given instead of its files.
-    again, _ = read_edits(rows, files.edits, files.edits, files.edits / "images", strict=True)
-    assert again.to_list() == edits.to_list()
+    folder = written[edit] / split / "edits"
+    assert read_edits(rows, folder, folder, folder / "images", strict=True)[0].to_list() == edits.to_list()
 
 
 # --- questions and images - -------------------------------------------------------------------------------------------
@@ -148,23 +137,19 @@ def test_readers_skip_nothing(written: dict[str, Path], edit: str, split: str) -
 
 def originals_and_edits(folder: Path, split: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Return each question of the files with its edits: question, answer and path of the image."""
-    files = scene_files(folder, split)
 
-    def records(root: Path, images: Path) -> list[dict[str, Any]]:
+    def records(root: Path) -> list[dict[str, Any]]:
         answers = [record["multiple_choice_answer"] for record in parsed(root / "annotations.json")["annotations"]]
         questions = parsed(root / "questions.json")["questions"]
         for question, answer in zip(questions, answers, strict=True):
-            name = question["image_id"]
-            question |= {
-                "answer": answer,
-                "image": images / f"{name if isinstance(name, str) else f'{name:012}'}.png",
-            }
+            name = question["image_id"] if isinstance(question["image_id"], str) else f"{question['image_id']:012}"
+            question |= {"answer": answer, "image": root / "images" / f"{name}.png"}
         return questions
 
-    edits = records(files.edits, files.edits / "images")
+    edits = records(folder / split / "edits")
     return [
         (question, [edit for edit in edits if edit["question_id"] == question["question_id"]])
-        for question in records(files.questions.parent, files.images)
+        for question in records(folder / split)
     ]
 
 
@@ -206,7 +191,7 @@ def test_answers_match_the_images(written: dict[str, Path], edit: str, split: st
 
 
 def test_training_scenes_have_all_edits_up_to_the_limit(tmp_path: Path) -> None:
-    folder = write_scenes(small(edits_per_scene=4, test_scenes=8), tmp_path / "scenes", progress=False)
+    folder = write_scenes(small(edits_per_scene=4, test_scenes=8), tmp_path / "scenes")
     for question, edits in originals_and_edits(folder, "train"):
         possible = {"yes": 1, "no": 0}.get(question["answer"], 0)
         if question["answer"].isdigit():
@@ -217,7 +202,7 @@ def test_training_scenes_have_all_edits_up_to_the_limit(tmp_path: Path) -> None:
 def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
     """Each class has a single color; test images come from the other file."""
     config = small(sprites="objects", sprite_folder=str(write_objects(tmp_path / "cifar10")), scene_size=48)
-    folder = write_scenes(config, tmp_path / "scenes", progress=False)
+    folder = write_scenes(config, tmp_path / "scenes")
     for split in SPLITS:
         colors = [object_color(label, "train" if split == "train" else "test") for label in range(10)]
         for question, edits in originals_and_edits(folder, split):
@@ -226,13 +211,6 @@ def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
                 names = [OBJECTS[colors.index(middle)] for middle in middles if middle in colors]
                 asked = record["question"].replace("How many deer", "How many deers")
                 assert record["answer"] == seen_answer(asked, [(name, "") for name in names])
-
-
-def test_digit_scenes(tmp_path: Path) -> None:
-    config = small(sprites="digits", sprite_folder=str(write_digits(tmp_path / "mnist")), scene_size=48)
-    folder = write_scenes(config, tmp_path / "scenes", progress=False)
-    asked = {kind_asked(question["question"]) for question, _ in originals_and_edits(folder, "train")}
-    assert {"zero", "one", "two"} & asked
 
 
 # --- no shortcuts except the two intended -----------------------------------------------------------------------------
@@ -251,7 +229,7 @@ def test_correlations_are_those_of_the_split() -> None:
 def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
     """The texture without the objects is independent of question and answer."""
     config = small("iv", train_scenes=250, scene_size=40, edits_per_scene=1)
-    folder = write_scenes(config, tmp_path / "scenes", progress=False)
+    folder = write_scenes(config, tmp_path / "scenes")
     records = [question for question, _ in originals_and_edits(folder, "train")]
     textures = np.stack([background(record["question_id"], config.layout) for record in records])
     blocks = textures.reshape(len(records), 8, 5, 8, 5, 3).mean(axis=(2, 4)).reshape(len(records), -1)
@@ -271,9 +249,9 @@ def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
 
 
 def test_the_same_settings_give_the_same_bytes(written: dict[str, Path], tmp_path: Path) -> None:
-    again = write_scenes(small("cv"), tmp_path / "again", progress=False)
+    again = write_scenes(small("cv"), tmp_path / "again")
     assert digests(again) == digests(written["cv"])
-    other = write_scenes(small("cv", scene_seed=1), tmp_path / "other", progress=False)
+    other = write_scenes(small("cv", scene_seed=1), tmp_path / "other")
     images = [{d for name, d in digests(f).items() if name.endswith(".png")} for f in (again, other)]
     assert not images[0] & images[1]
 
@@ -292,7 +270,7 @@ def test_both_kinds_of_edits_have_the_same_scenes(written: dict[str, Path]) -> N
 
 def test_more_scenes_leave_the_first_ones_unchanged(written: dict[str, Path], tmp_path: Path) -> None:
     config = small("cv", train_scenes=TRAIN + 7, test_scenes=TEST + 3)
-    more = write_scenes(config, tmp_path / "more", progress=False)
+    more = write_scenes(config, tmp_path / "more")
     few, many = digests(written["cv"]), digests(more)
     images = {name for name in few if name.endswith(".png")}
     assert all(many[name] == few[name] for name in images)
@@ -318,106 +296,9 @@ def test_splits_share_no_scene(written: dict[str, Path]) -> None:
 # --- atomic writing ---------------------------------------------------------------------------------------------------
 
 
-def test_no_progress_bar_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_scenes(small(train_scenes=10, test_scenes=10), tmp_path / "scenes")
-    assert capsys.readouterr() == ("", "")
-
-
 def test_existing_folder_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "scenes"
     folder.mkdir()
     (folder / "mine.txt").write_text("keep")
     assert write_scenes(small(), str(folder)) == folder
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_error_leaves_no_folder(error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, render = [], scene_files_module.render
-
-    def failing(*arguments: Any) -> Any:
-        drawn.append(1)
-        if len(drawn) == TRAIN + 5:  # in the second split
-            raise error
-        return render(*arguments)
-
-    monkeypatch.setattr(scene_files_module, "render", failing)
-    with pytest.raises(error):
-        write_scenes(small(), tmp_path / "scenes", progress=False)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_kill_leaves_no_finished_folder(written: dict[str, Path], tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys\n"
-        "from dair_hf.vqa.scenes import files\n"
-        "drawn, render = [], files.render\n"
-        "def killed(*arguments):\n"
-        "    drawn.append(1)\n"
-        f"    if len(drawn) == {TRAIN + 5}: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return render(*arguments)\n"
-        "files.render = killed\n"
-        f"config = files.SceneConfig(train_scenes={TRAIN}, test_scenes={TEST})\n"
-        "files.write_scenes(config, sys.argv[1], progress=False)\n"
-    )
-    target = tmp_path / "scenes"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(target)], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    assert list(tmp_path.glob(".scenes.*")), "the unfinished folder has another name"
-    assert not target.exists()
-    assert digests(write_scenes(small(), target, progress=False)) == digests(written["cv"])
-
-
-# --- errors -------- --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"edit": "swap"}, "edit='swap' is unknown; use one of cv, iv"),
-        ({"train_scenes": 0}, "train_scenes=0 must be at least 1"),
-        ({"test_scenes": -3}, "test_scenes=-3 must be at least 1"),
-        ({"edits_per_scene": 0}, "edits_per_scene=0 must be at least 1"),
-        ({"most": 0}, "most=0 must be at least 1"),
-        ({"scene_seed": -1}, "scene_seed=-1 must be at least 0"),
-        ({"train_scenes": 1_000_001}, "train_scenes and test_scenes must be at most 1,000,000"),
-        ({"scene_size": 66}, "scene_size=66 and scene_grid=4: the grid must be at least 2 and divide the size"),
-        ({"scene_grid": 1, "most": 1}, "scene_size=64 and scene_grid=1: the grid must be at least 2"),
-        ({"scene_grid": 0}, "scene_size=64 and scene_grid=0"),
-        ({"most": 9}, "most=9 objects of a kind and of its companion do not fit into 16 cells; raise scene_grid or l"),
-        ({"scene_grid": 2, "most": 3}, "most=3 objects of a kind and of its companion do not fit into 4 cells"),
-        ({"co_occurrence": 1.5}, r"co_occurrence=1.5 must lie in \[0, 1\]"),
-        ({"language_prior": -0.5}, r"language_prior=-0.5 must lie in \[0, 1\]"),
-        ({"co_occurrence": float("nan")}, r"co_occurrence=nan must lie in \[0, 1\]"),
-    ],
-)
-def test_invalid_settings(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        SceneConfig(**settings)
-    SceneConfig(scene_grid=2, most=2)  # fits exactly
-
-
-def test_missing_sprites(tmp_path: Path) -> None:
-    (tmp_path / "few").mkdir()
-    write_objects(tmp_path / "objects")
-    (tmp_path / "objects" / "test.parquet").unlink()
-    for settings, message in (
-        ({"sprites": "letters"}, "sprites='letters' is unknown; use shapes, digits or objects"),
-        ({"sprites": "digits"}, "sprites='digits' needs sprite_folder"),
-        ({"sprites": "digits", "sprite_folder": str(tmp_path / "few")}, r"few: no train\*\.parquet"),
-        ({"sprites": "objects", "sprite_folder": str(tmp_path / "objects")}, r"objects: no test\*\.parquet"),
-        ({"scene_size": 36}, "objects of 7 pixels are too small to tell apart"),
-        ({"scene_size": 0}, "objects of -2 pixels"),
-    ):
-        with pytest.raises(DataError, match=message):
-            write_scenes(small(**settings), tmp_path / "scenes", progress=False)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["few", "objects"]
-
-
-def test_scenes_without_any_edit_are_refused(tmp_path: Path) -> None:
-    """The readers would refuse the empty files."""
-    with pytest.raises(DataError, match=r"split \w+: none of its 1 scenes has an edit \(cv\); draw more scenes"):
-        write_scenes(small(train_scenes=1, test_scenes=1), tmp_path / "scenes", progress=False)
-    assert list(tmp_path.iterdir()) == []

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dair_hf.errors import DataError
-from dair_hf.vqa.scenes.scene import Scene, SceneLayout, SceneObject, background, render
+from dair_hf.vqa.scenes.scene import Scene, SceneLayout, SceneObject, background, render_scenes
 from dair_hf.vqa.scenes.sprites import COLORS, SHAPES, Sprites, object_sprites, shape_sprites
 from tests.fixtures.counting_scenes import cells_of, shapes_in
 
@@ -47,7 +46,7 @@ def test_objects_of_a_scene_are_visible(layout: SceneLayout) -> None:
     sprites = shape_sprites(layout.object_size)
     for number in range(12):
         scene = random_scene(number, sprites, layout)
-        image = render([scene], sprites, layout)
+        image = render_scenes([scene], sprites, layout)
         assert (image.shape, image.dtype) == ((1, layout.size, layout.size, 3), np.uint8)
         assert shapes_in(image[0], layout.grid) == {
             item.cell: (SHAPES[item.kind], list(COLORS)[item.color]) for item in scene.objects
@@ -62,17 +61,17 @@ def test_objects_are_blended_by_their_opacity() -> None:
     color, opacity = images[0, :, :, :3].astype(np.float64), images[0, :, :, 3:].astype(np.float64)
     rows, columns = slice(16 + 1, 16 + 1 + 14), slice(32 + 2, 32 + 2 + 14)  # second row of cells, third column
     expected[rows, columns] = (1 - opacity) * expected[rows, columns] + opacity * color
-    drawn = render([Scene(5, (item,))], sprites, LAYOUT)[0]
+    drawn = render_scenes([Scene(5, (item,))], sprites, LAYOUT)[0]
     assert abs(drawn - expected * 255).max() <= 0.5 + 1e-3, "rounded to the nearest"
 
 
 def test_scenes_drawn_together_are_those_drawn_alone() -> None:
     scene = random_scene(4, SPRITES)
     edits = [scene, scene.without([0]), scene.without(range(len(scene.objects)))]
-    together = render(edits, SPRITES, LAYOUT)
-    alone = [render([edit], SPRITES, LAYOUT)[0] for edit in edits]
+    together = render_scenes(edits, SPRITES, LAYOUT)
+    alone = [render_scenes([edit], SPRITES, LAYOUT)[0] for edit in edits]
     assert (together == np.stack(alone)).all()
-    assert (render(edits, SPRITES, LAYOUT) == together).all(), "drawing has no side effect"
+    assert (render_scenes(edits, SPRITES, LAYOUT) == together).all(), "drawing has no side effect"
 
 
 # --- removal ----------------------------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ def test_scenes_drawn_together_are_those_drawn_alone() -> None:
 def test_removal_changes_only_the_cell_of_the_object(sprites: Sprites) -> None:
     for number in range(10):
         scene = random_scene(number, sprites)
-        whole, *edited = render(
+        whole, *edited = render_scenes(
             [scene, *(scene.without([place]) for place in range(len(scene.objects)))], sprites, LAYOUT
         )
         for item, image in zip(scene.objects, edited, strict=True):
@@ -98,7 +97,7 @@ def test_removal_changes_only_the_cell_of_the_object(sprites: Sprites) -> None:
 
 def test_removal_shows_the_background() -> None:
     scene = random_scene(2, SPRITES)
-    empty = render([scene.without(range(len(scene.objects)))], SPRITES, LAYOUT)[0]
+    empty = render_scenes([scene.without(range(len(scene.objects)))], SPRITES, LAYOUT)[0]
     assert (empty == np.floor(background(2, LAYOUT) * 255 + 0.5)).all()
     assert shapes_in(empty, 4) == {}
 
@@ -134,17 +133,3 @@ def test_the_texture_is_soft_and_its_grain_fine() -> None:
     assert abs(steps.std() / (np.sqrt(2) * 0.03) - 1) < 0.05
     texture = np.diff(images[..., 0] - images[..., 1], axis=2)
     assert abs(texture).max() < 2 * 0.25 * 4 / 96 + 1e-6
-
-
-# --- layout -----------------------------------------------------------------------------------------------------------
-
-
-def test_sizes_of_a_layout() -> None:
-    assert (LAYOUT.cell_size, LAYOUT.object_size) == (16, 14)
-
-
-@pytest.mark.parametrize(("size", "grid"), [(64, 5), (64, 1), (64, 0), (64, -4), (63, 4)])
-def test_a_grid_that_does_not_divide_is_refused(size: int, grid: int) -> None:
-    message = f"scene_size={size} and scene_grid={grid}: the grid must be at least 2 and divide the size"
-    with pytest.raises(DataError, match=message):
-        SceneLayout(size, grid, 0)
