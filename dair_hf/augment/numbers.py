@@ -12,8 +12,15 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from dair_hf.augment.solutions import Solution, solution_by_formula, solution_by_steps
-from dair_hf.augment.spelled_numbers import SpelledNumber, find_numbers, rewrite, values_of_words
+from dair_hf.augment.solutions import (
+    Solution,
+    SpelledNumber,
+    find_numbers,
+    rewrite,
+    solution_by_formula,
+    solution_by_steps,
+    values_of_words,
+)
 from dair_hf.data.collator import ROW_ID
 from dair_hf.data.view_columns import view_prefix
 from dair_hf.errors import DataError
@@ -70,7 +77,7 @@ class NumberAugmenter:
 
     A step may contain a constant that only the meaning of the question gives, such as the 4 sides of a square. If a
     number of the question has the same value, it is taken for that number, except for common words ("twice", "half",
-    "dozen", "hours", `augment.spelled_numbers.WORDS`), whose rows get no partner. Read some partners before you train.
+    "dozen", "hours", `augment.solutions.WORDS`), whose rows get no partner. Read some partners before you train.
 
     Args:
         answer: Expression or function; None: the annotations.

@@ -20,8 +20,7 @@ from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.evaluation.answers import same_classes
 from dair_hf.settings import Count, NonNegative, Positive, Range, Settings
-from dair_hf.vision.cifar10.images import load_cifar10
-from dair_hf.vision.cifar10.pairs import Cifar10Config
+from dair_hf.vision.cifar10 import Cifar10Config, load_cifar10
 from dair_hf.vision.labeled_images import LabeledImages
 from dair_hf.vision.mnist.digits import load_mnist
 
@@ -50,7 +49,7 @@ class AdversarialDataConfig(Cifar10Config):
 
 
 def load_adversarial_data(config: AdversarialDataConfig) -> dict[str, LabeledImages]:
-    """Read both files of the data set, for the pairs of `cifar10.pairs`."""
+    """Read both files of the data set, for `cifar10_train_pairs`."""
     if config.mnist is None:
         return {split: load_cifar10(config.cifar10, split) for split in ("train", "test")}
     files = {split: load_mnist(config.mnist, split) for split in ("train", "test")}

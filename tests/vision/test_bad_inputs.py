@@ -15,10 +15,8 @@ import torch
 from dair_hf.errors import DataError
 from dair_hf.vision.backgrounds.challenge import ChallengeConfig
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
-from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config, load_imagenet9
-from dair_hf.vision.backgrounds.variant_folders import read_variants
-from dair_hf.vision.cifar10.images import load_cifar10
-from dair_hf.vision.cifar10.pairs import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs
+from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config, load_imagenet9, read_variants
+from dair_hf.vision.cifar10 import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs, load_cifar10
 from dair_hf.vision.mnist.colored import ColoredConfig, colored_evaluation_pairs, colored_train_pairs
 from dair_hf.vision.mnist.digits import DigitPairsConfig, load_mnist
 from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_evaluation_pairs, rotated_train_pairs

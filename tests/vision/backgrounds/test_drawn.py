@@ -21,7 +21,7 @@ from dair_hf.vision.backgrounds.drawn import (
     load_foregrounds,
 )
 from dair_hf.vision.backgrounds.variants import VARIANTS, evaluate_variants, variant_metrics
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 from tests.fixtures.counting_scenes import write_digits, write_objects
 
 SMALL = {"train_each": 12, "validation_each": 4, "test_each": 6}

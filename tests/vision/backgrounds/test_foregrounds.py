@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dair_hf.augment.shapes import SHAPES
 from dair_hf.data.counter_rng import uniform
-from dair_hf.vision.backgrounds.foregrounds import (
+from dair_hf.vision.backgrounds.composites import (
     Foregrounds,
     bounding_box,
     digit_foregrounds,

@@ -19,7 +19,7 @@ from dair_hf.io.file_values import content_hashes
 from dair_hf.training.trainer import DAIRTrainer
 from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
 from dair_hf.vision.backgrounds.variants import evaluate_variants
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
 
 

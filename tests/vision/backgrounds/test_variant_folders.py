@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.errors import DataError
-from dair_hf.vision.backgrounds.variant_folders import (
+from dair_hf.vision.backgrounds.imagenet9 import (
     pair_variants,
     read_variants,
 )

@@ -22,8 +22,8 @@ from transformers import ResNetForImageClassification, ResNetModel
 
 from dair_hf.errors import DataError
 from dair_hf.io.archives import sha256_of
-from dair_hf.vqa.inputs.collator import VQACollator
 from dair_hf.vqa.inputs.features import FeatureCache, Pixels, model_fingerprint
+from dair_hf.vqa.inputs.processors import VQACollator
 from tests.fixtures import filling
 from tests.fixtures.paths import ROOT
 from tests.fixtures.ranks import on_ranks

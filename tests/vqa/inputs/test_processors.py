@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from dair_hf.losses.per_sample import causal_nll, seq2seq_nll
 from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, most_frequent
-from dair_hf.vqa.models.patches import take_padded_patches
+from dair_hf.vqa.models.pretrained import take_padded_patches
 from tests.fixtures import vision_language as vl
 
 # transformers' processor of PaliGemma makes a numpy array of a tensor in a way that numpy 2 advises against.

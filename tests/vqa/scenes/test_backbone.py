@@ -12,8 +12,7 @@ from transformers import ResNetConfig, ViTConfig
 
 from dair_hf.vqa.scenes.backbone import CellClassifier, CellClassifierConfig, labeled_scenes, scene_network
 from dair_hf.vqa.scenes.files import SceneConfig
-from dair_hf.vqa.scenes.scene import draw_scene, render_scenes
-from dair_hf.vqa.scenes.sprites import COLORS, SHAPES
+from dair_hf.vqa.scenes.scene import COLORS, SHAPES, draw_scene, render_scenes
 from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_objects
 from tests.fixtures.tiny_saaa import vit
 

@@ -13,16 +13,20 @@ import pytest
 from dair_hf.vqa.scenes.scene import (
     COLOR,
     COUNT,
+    DIGITS,
     EXISTS,
+    OBJECTS,
+    SHAPES,
     Correlations,
     Scene,
     SceneLayout,
     SceneObject,
     SceneQuestion,
+    Sprites,
     draw_scene,
     edits_of,
+    shape_sprites,
 )
-from dair_hf.vqa.scenes.sprites import DIGITS, OBJECTS, SHAPES, Sprites, shape_sprites
 
 LAYOUT = SceneLayout(size=64, grid=4, seed=0)
 SHAPE_SPRITES = shape_sprites(14)

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dair_hf.vqa.scenes.scene import Scene, SceneLayout, SceneObject, background, render_scenes
-from dair_hf.vqa.scenes.sprites import COLORS, SHAPES, Sprites, object_sprites, shape_sprites
+from dair_hf.vqa.scenes.scene import (
+    COLORS,
+    SHAPES,
+    Scene,
+    SceneLayout,
+    SceneObject,
+    Sprites,
+    background,
+    object_sprites,
+    render_scenes,
+    shape_sprites,
+)
 from tests.fixtures.counting_scenes import cells_of, shapes_in
 
 LAYOUT = SceneLayout(size=64, grid=4, seed=3)

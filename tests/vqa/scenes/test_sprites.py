@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dair_hf.vqa.scenes import sprites as sprites_module
-from dair_hf.vqa.scenes.sprites import (
+from dair_hf.vqa.scenes.scene import (
     DIGITS,
     OBJECTS,
     SHAPES,

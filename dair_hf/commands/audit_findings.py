@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from dair_hf.commands.pair_audit.rows import ID, TOOLS, PairRows, hashable, words_in
+from dair_hf.commands.audit_rows import ID, TOOLS, PairRows, hashable, words_in
 from dair_hf.data.view_columns import is_augmented, parse_column, variant_name, view_prefix
 
 NAMED_ROWS = 5  # in a finding
