@@ -78,7 +78,7 @@ def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tenso
     return torch.lerp(backgrounds, images, mask.to(images.dtype))
 
 
-def pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tensor:
+def _pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tensor:
     """Gather pixels by position: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`."""
     batch, channels, height, width = images.shape
     # A border of one pixel of `fill` stands for everything outside.
@@ -102,7 +102,7 @@ def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
     row = torch.arange(height, dtype=torch.int32, device=images.device)
     x = (cos * column)[:, None, :] + (sin * row + x_origin)[:, :, None]
     y = (cos * row + y_origin)[:, :, None] - (sin * column)[:, None, :]
-    return pixels_at(images, y.bitwise_right_shift_(FRACTION_BITS), x.bitwise_right_shift_(FRACTION_BITS), fill)
+    return _pixels_at(images, y.bitwise_right_shift_(FRACTION_BITS), x.bitwise_right_shift_(FRACTION_BITS), fill)
 
 
 def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
@@ -162,4 +162,4 @@ def crop(images: Tensor, crops: Crops, fill: float = 0.0) -> Tensor:
     y = crops.top[:, None] + row
     x = crops.left[:, None] + torch.where(crops.mirrored[:, None], width - 1 - column, column)
     planes = images.reshape(leading[0], math.prod(leading[1:]), height, width)
-    return pixels_at(planes, y[:, :, None], x[:, None, :], fill).view(images.shape)
+    return _pixels_at(planes, y[:, :, None], x[:, None, :], fill).view(images.shape)

@@ -213,7 +213,7 @@ def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
     return data
 
 
-def as_messages(row: dict[str, Any]) -> dict[str, Any]:
+def _as_messages(row: dict[str, Any]) -> dict[str, Any]:
     """Return prompt and completion of all views of a row as messages."""
     found = {name: (parse_column(name)[1], value) for name, value in row.items()}
     return {
@@ -225,7 +225,7 @@ def as_messages(row: dict[str, Any]) -> dict[str, Any]:
 
 def _as_chat(rows: datasets.Dataset) -> datasets.Dataset:
     texts = [name for name in rows.column_names if parse_column(name)[1] in ROLES]
-    return rows.map(as_messages, remove_columns=texts)
+    return rows.map(_as_messages, remove_columns=texts)
 
 
 def _problems(config: ChatConfig, seed: int) -> ChatData:

@@ -81,11 +81,11 @@ class DigitCNN(PreTrainedModel):
         features = functional.relu(self.conv3(features)).flatten(1)
         logits = self.classifier(functional.relu(self.hidden(features)))
         return ImageClassifierOutput(
-            loss=None if labels is None else classification_loss(logits, labels), logits=logits
+            loss=None if labels is None else _classification_loss(logits, labels), logits=logits
         )
 
 
-def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def _classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the mean cross-entropy of a batch, in nats."""
     if logits.shape[1] == 1:
         return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits.dtype))
@@ -108,7 +108,7 @@ class PreActResNetConfig(PreTrainedConfig):
     hidden_sizes: list[int] | tuple[int, ...] = (64, 128, 256, 512)
 
 
-class PreActBlock(nn.Module):
+class _PreActBlock(nn.Module):
     """Residual block `s(x) + W_2 r(n_2(W_1 a))` with `a = r(n_1(x))`, for batch norm n, ReLU r, 3 x 3 convolutions W.
 
     The shortcut `s(x)` is `x`, or a 1 x 1 convolution of `a` if the number of channels or the size changes.
@@ -136,7 +136,7 @@ class PreActBlock(nn.Module):
 
 
 class PreActResNet(PreTrainedModel):
-    """Pre-activation ResNet: a 3 x 3 convolution, stages of `PreActBlock`, average pooling and a linear classifier.
+    """Pre-activation ResNet: a 3 x 3 convolution, stages of `_PreActBlock`, average pooling and a linear classifier.
 
     Every stage but the first halves height and width: 32 x 32 pixels become 4 x 4. Convolutions have He's normal
     initialization (fan out), the classifier PyTorch's default. On the CPU the model runs in channels-last layout; on a
@@ -152,8 +152,8 @@ class PreActResNet(PreTrainedModel):
         self.embedder = nn.Conv2d(config.num_channels, channels_in, 3, padding=1, bias=False)
         self.stages = nn.Sequential()
         for channels, depth in zip(config.hidden_sizes, config.depths, strict=True):
-            blocks = [PreActBlock(channels_in, channels, stride=2 if len(self.stages) else 1)]
-            blocks += [PreActBlock(channels, channels, stride=1) for _ in range(depth - 1)]
+            blocks = [_PreActBlock(channels_in, channels, stride=2 if len(self.stages) else 1)]
+            blocks += [_PreActBlock(channels, channels, stride=1) for _ in range(depth - 1)]
             self.stages.append(nn.Sequential(*blocks))
             channels_in = channels
         self.classifier = nn.Linear(channels_in, config.num_labels)
@@ -178,7 +178,7 @@ class PreActResNet(PreTrainedModel):
         features = self.stages(self.embedder(pixel_values))
         logits = self.classifier(features.mean(dim=(2, 3)))
         return ImageClassifierOutput(
-            loss=None if labels is None else classification_loss(logits, labels), logits=logits
+            loss=None if labels is None else _classification_loss(logits, labels), logits=logits
         )
 
 

@@ -94,7 +94,7 @@ class AttackConfig(Settings):
         return None if method == "erm" else AttackAugmenter(self.training_attack(method))
 
 
-def attack_originals(
+def _attack_originals(
     model: nn.Module,
     pairs: TensorPairs,
     attack: Attack,
@@ -148,7 +148,7 @@ def evaluate_attacks(
     suffixes = ("", "_low", "_high") if intervals else ("",)
     for name, attack in config.evaluation_attacks().items():
         title = f"{name}, {data_name}" if progress else None
-        partners = attack_originals(model, clean, attack, seed=seed, batch_size=batch_size, title=title)
+        partners = _attack_originals(model, clean, attack, seed=seed, batch_size=batch_size, title=title)
         result = evaluate_pairs(
             pairs_with(partners), same_classes, intervals=intervals, data_name=f"{data_name}, {name}"
         )

@@ -77,7 +77,7 @@ def object_foregrounds(images: Tensor, labels: Tensor, names: Sequence[str]) -> 
     return _by_class(images, labels, list(names[:CLASSES]), (0.6, 0.8), 0.0)
 
 
-def place_foregrounds(
+def _place_foregrounds(
     foregrounds: Foregrounds, indices: Tensor, rows: Tensor, size: int, seed: int, stream: str
 ) -> _PlacedForegrounds:
     """Place each foreground in its composite, with position, size, rotation and color drawn for its row."""
@@ -98,7 +98,7 @@ def place_foregrounds(
     return _PlacedForegrounds(_sample(images, grid, "border"), _sample(torch.ones_like(images[:, :1]), grid, "zeros"))
 
 
-def bounding_box(mask: Tensor) -> Tensor:
+def _bounding_box(mask: Tensor) -> Tensor:
     """Return the smallest axis-aligned box around the covered pixels."""
     covered = mask > 0
     return _first_to_last(covered.any(3, keepdim=True), 2) & _first_to_last(covered.any(2, keepdim=True), 3)
@@ -166,14 +166,14 @@ class Composites:
         if variant == ONLY_BG_T:
             return self.backgrounds(rows)
         indices = self.foregrounds.indices(rows % CLASSES, self.first + rows // CLASSES)
-        colors, mask = place_foregrounds(self.foregrounds, indices, rows, self.size, self.seed, self._stream("thing"))
+        colors, mask = _place_foregrounds(self.foregrounds, indices, rows, self.size, self.seed, self._stream("thing"))
         if variant == ONLY_FG:
             return colors * mask
         backgrounds = self.backgrounds(self.donors(variant, rows, seed, epoch) if variant in MIXED else rows)
         if variant == NO_FG:
             return backgrounds * (1 - mask)
         if variant == ONLY_BG_B:
-            return backgrounds * ~bounding_box(mask)
+            return backgrounds * ~_bounding_box(mask)
         return paste_background(colors.contiguous(), mask, backgrounds)
 
     def _stream(self, name: str) -> str:

@@ -35,16 +35,16 @@ _CLASS = re.compile(r"(?P<label>\d\d)_(?P<name>.+)")
 _MIXED = re.compile(r"fg_(?P<foreground>.+?)_bg_.+")
 
 
-class VariantRows(NamedTuple):
+class _VariantRows(NamedTuple):
     """Images of several variants, with the same foregrounds in the same order."""
 
     rows: dict[str, Dataset]
     missing: dict[str, list[str]]
 
 
-def read_variants(
+def _read_variants(
     folder: str | os.PathLike[str], split: str, variants: Sequence[str] = tuple(VARIANTS), strict: bool = True
-) -> VariantRows:
+) -> _VariantRows:
     """List the images of several variants, for `evaluate_variants`, without opening them.
 
     A foreground that is missing from a variant is an error, or if not `strict`, left out of all variants.
@@ -60,11 +60,11 @@ def read_variants(
         raise DataError(f"{folder}: expected the same foregrounds in every variant, missing {found}")
     if missing:
         common = set.intersection(*ids.values())
-        rows = {variant: select_rows(dataset, common) for variant, dataset in rows.items()}
-    return VariantRows(rows, missing)
+        rows = {variant: _select_rows(dataset, common) for variant, dataset in rows.items()}
+    return _VariantRows(rows, missing)
 
 
-def pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
+def _pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
     """Pair each image with the image of the same foreground in another variant."""
     index_of = {row_id: index for index, row_id in enumerate(partners[ROW_ID][:])}
     indices = [index_of.get(row_id) for row_id in originals[ROW_ID][:]]
@@ -75,7 +75,7 @@ def pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
     return originals
 
 
-def select_rows(rows: Dataset, row_ids: Collection[str]) -> Dataset:
+def _select_rows(rows: Dataset, row_ids: Collection[str]) -> Dataset:
     """Select rows by their ids, in the order of the data set."""
     return rows.select([index for index, row_id in enumerate(rows[ROW_ID][:]) if row_id in row_ids])
 
@@ -163,7 +163,7 @@ class ImageNet9Config(Settings):
     )
 
 
-class ImageNet9Data(NamedTuple):
+class _ImageNet9Data(NamedTuple):
     """Rows of an experiment."""
 
     classes: tuple[str, ...]
@@ -180,17 +180,17 @@ class ImageNet9Data(NamedTuple):
         return {"train": content_fingerprint(self.train, [IMAGE, AUGMENTED_PREFIX + IMAGE], hashes), **tests}
 
 
-def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
+def load_imagenet9(config: ImageNet9Config) -> _ImageNet9Data:
     """List the rows of an experiment, without opening images."""
     train_folder, test_folder = config.train_folder, config.test_folder
     if train_folder is None or (test_folder is None and config.evaluate_on == "test"):
         raise DataError(
             f"train_folder={train_folder}, test_folder={test_folder}: expected the folders of the unpacked ImageNet-9"
         )
-    train = read_variants(train_folder, "train", (ORIGINAL, MIXED_RAND), config.strict)
-    pairs = pair_variants(train.rows[ORIGINAL], train.rows[MIXED_RAND])
+    train = _read_variants(train_folder, "train", (ORIGINAL, MIXED_RAND), config.strict)
+    pairs = _pair_variants(train.rows[ORIGINAL], train.rows[MIXED_RAND])
     if config.evaluate_on == "test":
-        tests = read_variants(str(test_folder), "val", strict=config.strict)
+        tests = _read_variants(str(test_folder), "val", strict=config.strict)
     else:
         pairs, tests = _hold_out(train_folder, pairs, config.strict)
     missing = {f"train/{variant}": rows for variant, rows in train.missing.items()}
@@ -198,10 +198,12 @@ def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
     classes, test_classes = (tuple(rows.features[LABELS].names) for rows in (pairs, tests.rows[ORIGINAL]))
     if classes != test_classes:
         raise DataError(f"{test_folder}: expected the classes of {train_folder}, {classes}, got {test_classes}")
-    return ImageNet9Data(classes, pairs, tests.rows, missing)
+    return _ImageNet9Data(classes, pairs, tests.rows, missing)
 
 
-def imagenet9_train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True) -> EpochPairs:
+def imagenet9_train_pairs(
+    data: _ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True
+) -> EpochPairs:
     """Return the training pairs for `ImageCollator`, cropped and flipped differently in each epoch."""
     names = list(data.train.column_names)
     if not partners:
@@ -294,11 +296,11 @@ def _pixel_box(size: tuple[int, int], crop: Sequence[float]) -> tuple[float, flo
     return left + crop[0] * side, top + crop[1] * side, left + crop[2] * side, top + crop[3] * side
 
 
-def _hold_out(folder: str, pairs: Dataset, strict: bool) -> tuple[Dataset, VariantRows]:
+def _hold_out(folder: str, pairs: Dataset, strict: bool) -> tuple[Dataset, _VariantRows]:
     """Split into training pairs and validation rows."""
     present = [variant for variant in VARIANTS if (Path(folder) / variant / "train").is_dir()]
-    variants = read_variants(folder, "train", present, strict)
+    variants = _read_variants(folder, "train", present, strict)
     row_ids = pairs[ROW_ID][:]
     held_out = set(row_ids[::HELD_OUT])
-    tests = {variant: select_rows(rows, held_out) for variant, rows in variants.rows.items()}
-    return select_rows(pairs, set(row_ids) - held_out), VariantRows(tests, variants.missing)
+    tests = {variant: _select_rows(rows, held_out) for variant, rows in variants.rows.items()}
+    return _select_rows(pairs, set(row_ids) - held_out), _VariantRows(tests, variants.missing)

@@ -112,11 +112,11 @@ class VQACollator:
             INPUT_IDS: torch.from_numpy(input_ids),
             ATTENTION_MASK: torch.from_numpy(mask.astype(np.int64)),
             self.images.model_input: self.images([view[IMAGE] for view in views]),
-            **soft_targets(views, self.num_answers),
+            **_soft_targets(views, self.num_answers),
         }
 
 
-def soft_targets(views: Sequence[View], num_answers: int) -> dict[str, Tensor]:
+def _soft_targets(views: Sequence[View], num_answers: int) -> dict[str, Tensor]:
     """Return the labels of the sample loss `soft_score`, the scores of all answers; none if no view has answers."""
     if not any(ANSWER_IDS in view for view in views):
         return {}
@@ -166,13 +166,13 @@ class ClassifierCollator:
             truncation=True,
             max_length=self.max_question_tokens,
         )
-        return {**batch, **soft_targets(views, self.num_answers)}
+        return {**batch, **_soft_targets(views, self.num_answers)}
 
 
 class GeneratorCollator:
     """Collates views for a vision-language model that generates its answer.
 
-    The target is the most frequent answer of a row (`most_frequent`) and the end token. A decoder-only model
+    The target is the most frequent answer of a row (`_most_frequent`) and the end token. A decoder-only model
     (`causal`, sample loss "causal") gets image, prompt and target as one sequence, with labels -100 on the prompt. An
     encoder-decoder (sample loss "seq2seq") gets the target as separate labels. A row with an empty list of answers has
     no target; rows without the column `answers` give a batch without labels.
@@ -236,7 +236,7 @@ class GeneratorCollator:
             last = batch[INPUT_IDS].gather(1, batch[ATTENTION_MASK].sum(1, keepdim=True) - 1)
             if (last == self.processor.tokenizer.eos_token_id).any():  # a decoder-only model answers nothing after it
                 raise DataError(f"{type(self.processor).__name__}: expected prompts that do not end with the end token")
-            return append_targets(batch, targets, self.processor.tokenizer.pad_token_id)
+            return _append_targets(batch, targets, self.processor.tokenizer.pad_token_id)
         batch[LABELS] = _padded(targets, IGNORE_INDEX)
         if self.decoder_start_token_id is not None:
             shifted = [[self.decoder_start_token_id, *target[:-1]] for target in targets]
@@ -267,7 +267,7 @@ class GeneratorCollator:
 
     def _targets(self, answers: list[Sequence[str]]) -> list[list[int]]:
         """Return the target ids of every row with the end token; empty if a row has no answer."""
-        texts = [self.target.replace(ANSWER_SLOT, most_frequent(row)) if len(row) else "" for row in answers]
+        texts = [self.target.replace(ANSWER_SLOT, _most_frequent(row)) if len(row) else "" for row in answers]
         encoded = self.processor.tokenizer(texts, add_special_tokens=False)[INPUT_IDS]
         end = self.processor.tokenizer.eos_token_id
         return [[*ids, end] if len(row) else [] for ids, row in zip(encoded, answers, strict=True)]
@@ -278,7 +278,7 @@ def _open(view: View) -> Image.Image:
     return Image.fromarray(load_image(view[IMAGE]))
 
 
-def append_targets(
+def _append_targets(
     prompts: Mapping[str, Tensor], targets: Sequence[Sequence[int]], pad_token_id: int
 ) -> dict[str, Tensor]:
     """Append targets to prompts for a decoder-only model, with labels on the targets only.
@@ -302,7 +302,7 @@ def append_targets(
     return batch
 
 
-def most_frequent(answers: Sequence[str]) -> str:
+def _most_frequent(answers: Sequence[str]) -> str:
     """Return the answer, after normalization, of most annotators in its most frequent spelling; the first of equals."""
     normalized = [normalize_answer(answer) for answer in answers]
     winner = Counter(normalized).most_common(1)[0][0]

@@ -58,34 +58,34 @@ class Sprites:
 def load_sprites(kind: str, folder: str | os.PathLike[str] | None, split: str, size: int) -> Sprites:
     """Return the objects of a split; digits and objects have different images in training and test."""
     if kind == "shapes":
-        return shape_sprites(size)
+        return _shape_sprites(size)
     names, mode = (DIGITS, "L") if kind == "digits" else (OBJECTS, "RGB")
     images, labels = _read_images(Path(folder or ""), split, mode)
     if missing := [name for index, name in enumerate(names) if not (labels == index).any()]:
         raise DataError(f"{folder}: expected images of all {kind}, got none of {', '.join(missing)}")
-    return digit_sprites(images, labels, size) if kind == "digits" else object_sprites(images, labels, size)
+    return _digit_sprites(images, labels, size) if kind == "digits" else _object_sprites(images, labels, size)
 
 
-def shape_sprites(size: int) -> Sprites:
+def _shape_sprites(size: int) -> Sprites:
     """Return the six `SHAPES`, which need no data."""
     return _colorable(SHAPES, [draw_shape(name, size)[None] for name in SHAPES])
 
 
-def digit_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size: int) -> Sprites:
+def _digit_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size: int) -> Sprites:
     """Return handwritten digits whose ink is opaque."""
     ink = _resize(images, size)
     return _colorable(DIGITS, [ink[labels == digit] for digit in range(len(DIGITS))])
 
 
-def object_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size: int) -> Sprites:
+def _object_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size: int) -> Sprites:
     """Return photos of objects in their own colors, as opaque squares."""
     resized = _resize(images, size)
     opaque = np.concatenate([resized, np.ones_like(resized[..., :1])], axis=-1)
     by_class = tuple(opaque[labels == index] for index in range(len(OBJECTS)))
-    return Sprites(OBJECTS, tuple(map(plural, OBJECTS)), (), by_class)
+    return Sprites(OBJECTS, tuple(map(_plural, OBJECTS)), (), by_class)
 
 
-def plural(kind: str) -> str:
+def _plural(kind: str) -> str:
     """Return the plural of the name of a kind."""
     return IRREGULAR_PLURALS.get(kind, f"{kind}s")
 
@@ -95,7 +95,7 @@ def _colorable(kinds: tuple[str, ...], opacities: Sequence[NDArray[np.float32]])
     white = [
         np.concatenate([np.ones((*opacity.shape, 3), np.float32), opacity[..., None]], -1) for opacity in opacities
     ]
-    return Sprites(kinds, tuple(map(plural, kinds)), tuple(COLORS), tuple(white))
+    return Sprites(kinds, tuple(map(_plural, kinds)), tuple(COLORS), tuple(white))
 
 
 def _resize(images: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
@@ -212,7 +212,7 @@ class SceneQuestion(NamedTuple):
         return next(sprites.colors[item.color] for item in scene.objects if item.kind == self.kind)
 
 
-class SceneEdit(NamedTuple):
+class _SceneEdit(NamedTuple):
     """Scene after a removal."""
 
     removed: int
@@ -261,7 +261,7 @@ def draw_scene(
     return Scene(number, tuple(objects)), question
 
 
-def edits_of(scene: Scene, question: SceneQuestion, edit: str) -> list[SceneEdit]:
+def edits_of(scene: Scene, question: SceneQuestion, edit: str) -> list[_SceneEdit]:
     """Return the edits of a scene for which a question stays meaningful.
 
     Covariant (CV): one object of the queried kind is removed and the answer changes, which holds for counts and for the
@@ -270,14 +270,14 @@ def edits_of(scene: Scene, question: SceneQuestion, edit: str) -> list[SceneEdit
     if edit == "iv":
         others = dict.fromkeys(item.kind for item in scene.objects if item.kind != question.kind)
         return [
-            SceneEdit(kind + 1, scene.without([i for i, item in enumerate(scene.objects) if item.kind == kind]))
+            _SceneEdit(kind + 1, scene.without([i for i, item in enumerate(scene.objects) if item.kind == kind]))
             for kind in others
         ]
     count = scene.count(question.kind)
     if question.question_type == COLOR or (question.question_type == EXISTS and count > 1):
         return []
     positions = [position for position, item in enumerate(scene.objects) if item.kind == question.kind]
-    return [SceneEdit(position + 1, scene.without([position])) for position in positions]
+    return [_SceneEdit(position + 1, scene.without([position])) for position in positions]
 
 
 def _draw_color(rng: np.random.Generator, sprites: Sprites) -> int:
