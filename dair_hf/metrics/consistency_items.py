@@ -10,9 +10,8 @@ import numpy as np
 
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar
-from dair_hf.metrics.items import Item, by_name, join_views, pair_items, read_item, units, warn_of_one_unit
+from dair_hf.metrics.items import Item, by_name, join_views, pair_items, read_item, read_turns, units, warn_of_one_unit
 from dair_hf.metrics.state.conventions import resolve_pair_convention
-from dair_hf.metrics.state.items import read_turns
 from dair_hf.metrics.state.matching import compare_turns
 
 
