@@ -72,15 +72,7 @@ class PairRows:
 def read_audited(
     path: Path, inputs: Collection[str] | None = None, labels: Collection[str] | None = None, paired: bool = True
 ) -> PairRows:
-    """Read a file of pairs. Of JSON, lines that hold no object are noted; other kinds are read as for training.
-
-    Args:
-        path: JSON lines, JSON, CSV or Parquet file, or a folder of `datasets`.
-        inputs: Columns of the input; None: those with partners that hold no labels, and all inputs of a form of text
-            of which any column has partners.
-        labels: Columns of the labels; None: the columns of `LABEL_NAMES` in the file.
-        paired: Whether to refuse a file without columns of partners.
-    """
+    """Read a file of pairs. Of JSON, lines that hold no object are noted; other kinds are read as for training."""
     invalid: list[int] = []
     found: Iterable[Mapping[str, Any]]
     if path.suffix.lower() in JSON_KINDS and path.is_file():

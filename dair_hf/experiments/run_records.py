@@ -263,12 +263,7 @@ def changed_settings(
 
 
 def shared_settings(run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, str]:
-    """Map dotted names to the JSON of what runs of a comparison share: no paths, method, lambda and seed.
-
-    Example:
-        >>> shared_settings(Run("erm", 0, DAIRConfig("out")), {}, {"train": "1f0c"})["fingerprint of data.train"]
-        '"1f0c"'
-    """
+    """Map dotted names to the JSON of what runs of a comparison share: no paths, method, lambda and seed."""
     now = {**config, "training": run.args}
     flat = _flatten({**_plain_config(now), "fingerprint of data": dict(data)})
     hidden = _path_settings(now) | _RUN_SPECIFIC

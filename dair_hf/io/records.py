@@ -81,14 +81,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str] = ()) -> list[TableRow]:
-    """Read a table in UTF-8 with one header line, whose cells are texts; an unnamed column is `Unnamed: NUMBER`.
-
-    Args:
-        content: Content of the file.
-        label: Name of the file, for messages.
-        delimiter: `COMMA` or `TAB`.
-        columns: Columns that are needed; others are dropped. Empty: all are kept.
-    """
+    """Read a table in UTF-8 with one header line, whose cells are texts; an unnamed column is `Unnamed: NUMBER`."""
     # pandas would fill short rows, rename repeated columns and take the first cell of longer rows for an index.
     csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a cell
     lines = csv.reader(io.StringIO(decode_utf8(content, label), newline=""), delimiter=delimiter, strict=True)

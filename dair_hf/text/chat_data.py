@@ -39,26 +39,7 @@ TEMPLATES = (
 def generate_problems(
     count: int, numbers: Sequence[int], seed: int, name: str = "train", exclude: Collection[int] = ()
 ) -> datasets.Dataset:
-    """Generate word problems whose first number comes from a list; the second one is 1 to 9.
-
-    Args:
-        count: Number of problems, >= 1.
-        numbers: First numbers of the questions, of two digits.
-        seed: Seed of names, things and numbers.
-        name: Beginning of the `row_id`.
-        exclude: Values that no answer has; such a problem is drawn again.
-
-    Returns:
-        `count` rows of `row_id`, `prompt`, `completion` and `formula`.
-
-    Raises:
-        DataError: Only excluded answers are found.
-
-    Example:
-        >>> row = generate_problems(1, [20], seed=4)[0]
-        >>> row["prompt"], row["completion"], row["formula"]
-        ('Ben has 8 coins , Gus has 20 . How many has Ben ?', '8', 'n1')
-    """
+    """Generate word problems whose first number comes from a list; the second one is 1 to 9."""
     generator = random.Random(f"word problems/{name}/{seed}")
     values, rows = sorted(numbers), []
     for row in range(count):

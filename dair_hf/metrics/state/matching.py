@@ -32,12 +32,7 @@ def domain_of(slot: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 12)
 def fold(slot: str) -> str:
-    """Return the same text for all spellings of a slot; the domain is not changed.
-
-    Example:
-        >>> fold("hotel-book day"), fold("hotel-bookday"), fold("train-arriveBy"), fold("train-arrive")
-        ('hotel-day', 'hotel-day', 'train-arriveby', 'train-arriveby')
-    """
+    """Return the same text for all spellings of a slot; the domain is not changed."""
     domain, hyphen, name = slot.partition("-")
     name = re.sub(r"[\W_]", "", name.lower()).removeprefix("book")
     return domain + hyphen + _FULL_NAMES.get(name, name)
