@@ -135,7 +135,7 @@ def write_json(target: FilePath, value: Any) -> Path:
 
 @contextlib.contextmanager
 def scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
-    """Yield a temporary folder next to an output path, and remove it at the end, with those of killed processes.
+    """Yield a temporary folder next to an output path, and remove it at the end, with the folders of killed processes.
 
     Args:
         resolved: Output path, with links resolved. Missing parent folders are created.
@@ -213,7 +213,7 @@ def decode_utf8(content: bytes, label: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        read = error.object  # without the byte order mark, from which `start` counts
+        read = error.object  # without the byte order mark, as `start` counts
         line = read.count(b"\n", 0, error.start) + 1
         raise DataError(f"{label}: line {line}: not UTF-8 text (byte 0x{read[error.start]:02x})") from error
 

@@ -2,8 +2,8 @@
 
 An item may name its row by "row_id" (or "id", or "question_id"), or by "dialogue_id" and "turn_id". If a list contains
 several views of a row, "variant" tells them apart: "original" (the default), "augmented", "augmented_2" and so on.
-"cluster" names the independent unit of an item, for intervals. Without it that is the dialogue: "dialogue_id", or the
-row id up to its last slash.
+"cluster" names the independent unit of an item, for intervals. Without it, the unit is the dialogue: "dialogue_id", or
+the row id up to its last slash.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read_item(fields: Mapping[str, Any], value: Any, where: str) -> Item:
 
 
 def parse_item(text: str, where: str) -> Any:
-    """Parse JSON, and refuse repeated keys, of which Python would keep the last one."""
+    """Parse JSON, and refuse repeated keys; Python would keep the last one."""
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except ValueError as error:
@@ -130,7 +130,7 @@ def units(items: Sequence[Item]) -> list[Any] | None:
 
 
 def warn_of_one_unit(values: Sequence[Any] | None, row_ids: Sequence[str | None]) -> None:
-    """Warn that there is no interval if all of several rows belong to one unit."""
+    """Warn that intervals are undefined if all of several rows belong to one unit."""
     if values is not None and len(set(row_ids)) > 1 and len(set(map(str, values))) == 1:
         warnings.warn(
             f"no intervals: all {len(set(row_ids))} rows, such as {row_ids[0]!r}, are in the same cluster, "

@@ -13,7 +13,7 @@ from dair_hf.pair_report.report import PairReport, pair_name, share_text
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-# Colors that people who see no red or green can tell apart (Okabe and Ito).
+# Colors that people with red-green color blindness can tell apart (Okabe and Ito).
 BLUE, ORANGE, QUIET = "#0072b2", "#d55e00", "#9aa5b1"
 OTHERS, SHOWN = "other pairs", "pairs shown below"
 COLORS = {"original": BLUE, "partner": ORANGE, "target": QUIET, OTHERS: QUIET, SHOWN: ORANGE, "unlearned": ORANGE}
@@ -61,7 +61,7 @@ CURVES = (
         "Share of the gradient during training",
         {"gradient_share": "reached", "lambda_target": "target"},
         "ratio of norms",
-        "Norm of the gradient of lambda R over that of the mean loss.",
+        "Norm of the gradient of lambda R, divided by the norm of the gradient of the mean loss.",
     ),
 )
 

@@ -74,7 +74,7 @@ class NetworkConfig(Settings):
     target: str = field(default="{answer}", metadata={"help": "Target of a generator; contains {answer}."})
 
     def check(self) -> None:
-        """Refuse names and values of `saaa` that `SAAAConfig` would ignore, or that would fail late, after the features."""
+        """Refuse names and values of `saaa` that `SAAAConfig` ignores, or refuses only after features are computed."""
         if unknown := sorted(set(self.saaa) - set(SAAA_FIELDS)):
             raise DataError(f"saaa: expected sizes among {', '.join(SAAA_FIELDS)}, got {', '.join(unknown)}")
         SAAAConfig(**self.saaa)

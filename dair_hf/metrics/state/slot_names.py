@@ -1,4 +1,4 @@
-"""Slot names that a convention compares, and those that references and their schema have."""
+"""Slot names: which ones a convention compares, and which ones references and their schema have."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SlotNames:
         return slot in self.in_references or (fold(slot) in self._known and fold(slot) not in self._spellings)
 
     def schema_lacks(self, slot: str) -> bool:
-        """Return whether the schema, as given or that of MultiWOZ, is known and does not have the slot."""
+        """Return whether a schema (the given one or MultiWOZ's) is known and does not have the slot."""
         if slot in self:
             return False
         domains = {domain_of(name) for name in self.in_references or [slot]}
@@ -80,7 +80,7 @@ def slot_filter(convention: Convention) -> Callable[[str], str | None]:
 
 
 def reference_names(references: Iterable[Mapping[str, object]], convention: Convention) -> SlotNames:
-    """Return the slot names of references, and refuse a convention that names slots which they do not have."""
+    """Return the slot names of references, and refuse a convention that names slots that they do not have."""
     normalize = functools.partial(normalize_slot, convention.normalizer)
     in_references = {normalize(slot) for slot in {slot for reference in references for slot in reference}}
     schema = None if convention.schema_slots is None else map(normalize, convention.schema_slots)
