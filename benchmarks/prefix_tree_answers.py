@@ -61,7 +61,7 @@ def require_equal(answers: Mapping[str, list[str]]) -> None:
         differing = [view for view, pair in enumerate(zip(answers["rows"], others, strict=True)) if len(set(pair)) > 1]
         if differing:
             raise DataError(
-                f"{len(differing)} of {len(others)} answers of {name!r} differ from those of 'rows', the first of "
+                f"{len(differing)} of {len(others)} answers of {name!r} differ from the answers of 'rows', first in "
                 f"view {differing[0]}; nothing is written, since times of other answers cannot be compared"
             )
 

@@ -178,7 +178,7 @@ def dense_scores(shape: Shape) -> int:
 
 
 def block_scores(shape: Shape) -> int:
-    """Return the scores of attention in trees on a CPU: those of blocks of nodes with what their nodes see."""
+    """Return the scores of attention in trees on a CPU: blocks of nodes with the nodes that they see."""
     trees = forest_of(shape, VOCABULARY["cpu"], DENSE_NODES).trees
     blocks = [blocks_of(tree_mask(tree), tree.ends) for tree in trees]
     return int(sum(np.dot(block.queries, block.counts) for block in blocks))
@@ -271,7 +271,7 @@ def measure(
     """Measure ways of running a step.
 
     Returns:
-        Name of a way -> seconds of each round, those of ways that are timed; bytes of memory; reasons why the others
+        Name of a way -> seconds of each round, if it is timed; bytes of memory; reasons why the others
         cannot run.
     """
     steps: dict[str, Callable[[], object]] = {}

@@ -35,7 +35,7 @@ from dair_hf.modeling import ModelConfig, load_model, load_pretrained
 from reproduction.gpu_plans import plan_steps
 
 COLUMNS = ("row_id", "dialogue_id", "input_ids", "attention_mask", "labels")
-FIRST_TIMED = 10  # steps before that one are slower: kernels are chosen and compiled
+FIRST_TIMED = 10  # earlier steps are slower: kernels are chosen and compiled
 RESERVE = 30.0  # seconds to save the base
 
 
@@ -157,7 +157,7 @@ def train_base(
 
     train_base_once(folder / "model", make_trainer)
     trained = made[0] if made else make_trainer()
-    # Not that of the trainer, which is new if an earlier call was killed before it wrote the record.
+    # Not the trainer's state, which is new if an earlier call was killed before it wrote the record.
     state = TrainerState.load_from_json(str(folder / "model" / TRAINER_STATE_NAME))
     metrics = {
         "steps": plan["max_steps"],
