@@ -16,7 +16,7 @@ Run from the root of the checkout, in the order of the parts, or all of them at 
 All methods train for the same number of epochs, as in the paper, not for the same time: the plan is for the slowest
 one, and its learning rate decays to the end of these epochs. The record of each run states them.
 
-A part that has its record is skipped. A part that is interrupted resumes from its last checkpoint. The records come from
+A part that has its record is skipped. A part that is interrupted resumes from its last checkpoint. Records come from
 the recipes, in `multiwoz21/` and `cifar10/` of the output folder, with a table each. Weights of finished runs are
 removed, except the base's, and predictions are kept. `--small` tries everything on a CPU, in minutes.
 """
