@@ -2,7 +2,7 @@
 
     python benchmarks/prefix_tree_answers.py --data_dir path/to/multiwoz21 [--model_dir path/to/model] [--turns 1000]
 
-All variants answer the same turns of the test split with `evaluate_pairs`; if one answer differs, there is no result.
+All variants answer the same turns of the test split with `evaluate_pairs`; if one answer differs, nothing is written.
 
 - `rows`: the prompt of every turn and view is read whole, in evaluation batches of `--batch` rows;
 - `rows, as wide`: the same in batches of twice as many rows, as wide as those in which answers are written with trees;

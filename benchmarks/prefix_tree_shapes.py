@@ -14,7 +14,7 @@ turn repeats; its partner differs in one span of the first turn. A row is a prom
 - `memory`: rise of memory in such a step, trees relative to the padded batch.
 
 On a CPU: dialogues of 2 to 20 turns, 4 layers of width 384, float32 and sdpa. With CUDA: widths 768 and 2,048 in
-bfloat16, trees of 512 to 8,192 nodes, as many dialogues a step as have about 40,000 tokens of rows, FlexAttention,
+bfloat16, trees of 512 to 8,192 nodes, dialogues with about 40,000 tokens of rows per step, FlexAttention,
 dense masks and, where the package is installed, flash attention. `--tiny` takes small models and shapes, to try it.
 
 Takes nine minutes on two cores with 2 GB; ten minutes on a GPU are expected, not measured. Writes

@@ -85,7 +85,7 @@ COLUMNS = [
     Column("attainable_augmented_{accuracy}", "JGA unseen, attainable", optional=True),
     Column("attainable_cm", "CM, attainable", optional=True),
 ]
-# Of test rows with two partners: unseen and misleading names.
+# Columns for test rows with two partners: unseen and misleading names.
 MISLEADING_COLUMNS = [
     Column("original_{accuracy}", "JGA known"),
     Column("augmented_{accuracy}_partner_1", "JGA unseen"),

@@ -196,7 +196,7 @@ class Runner:
         return path
 
     def from_base(self, part: str, family: Family) -> dict[str, Any]:
-        """Return the settings by which a run starts from the base; none for CIFAR-10."""
+        """Return the settings with which a run starts from the base; none for CIFAR-10."""
         if family is CIFAR10:
             return {}
         self.require(part, "base")

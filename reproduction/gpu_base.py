@@ -118,7 +118,7 @@ def train_base(
     """Train the base for as many steps as fit into its time, and write its record.
 
     The number of steps follows from a short timing, so that the learning rate decays to its end in time. It is stored
-    before training, and a training that was interrupted goes on to the same number.
+    before training, and a training that was interrupted continues to the same number.
 
     Args:
         folder: Folder of the base: `model`, and the record `base_seed0.json`.

@@ -68,7 +68,7 @@ def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tenso
     Args:
         images: `[B, C, H, W]`, floating.
         mask: `[B, 1, H, W]`, bool or a weight in 0..1; True or 1 is foreground.
-        backgrounds: Of the shape and dtype of `images`.
+        backgrounds: Same shape and dtype as `images`.
 
     Returns:
         A tensor like `images`.

@@ -49,7 +49,7 @@ def audit_file(
     strict: Annotated[bool, typer.Option(help="End with status 3 if there are findings.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Say what is wrong with a file of pairs: one line for each finding, with the first rows and what to do.
+    """Report what is wrong with a file of pairs: one line for each finding, with the first rows and what to do.
 
     The file may be faulty: lines that are not JSON are reported, too. Nothing is changed.
     """

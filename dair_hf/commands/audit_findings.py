@@ -44,12 +44,12 @@ CHECKS = {
     "orphan_columns": (
         "columns",
         "columns of partners without a column of the original",
-        "rename them: a partner's column is 'augmented_' and the name of the original's",
+        "rename them: a partner's column has the original's name with the prefix 'augmented_'",
     ),
     "mixed_types": (
         "columns",
         "values of several types",
-        "write all values of a column alike: labels either as names in quotes or as numbers",
+        "write all values of a column in one way: labels either as names in quotes or as numbers",
     ),
     "duplicate_row_ids": ("rows", "the row_id of an earlier row", "give each row an id of its own"),
     "duplicate_rows": ("rows", "equal to an earlier row", "remove them: they count twice in every figure"),
@@ -63,7 +63,7 @@ CHECKS = {
     "broken_characters": (
         "views",
         f"the character {REPLACEMENT!r}, which stands for bytes that were lost",
-        "convert the source to UTF-8 again, by its true encoding",
+        "convert the source to UTF-8 again, with its true encoding",
     ),
     "no_partner": (
         "rows",
@@ -93,12 +93,12 @@ CHECKS = {
     "unseen_labels": (
         "partners",
         "a label that no original has",
-        "check the spelling; a class of partners alone is learned from them alone",
+        "check the spelling; a class that only partners have is learned from them alone",
     ),
     "leaked_rows": (
         "rows",
         "an input that is also in the other file",
-        "remove them here or there: the test would reward memory",
+        "remove them from one of the files: the test would reward memorization",
     ),
     "labels_not_in_other_file": (
         "views",

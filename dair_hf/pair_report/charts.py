@@ -177,7 +177,7 @@ def _gradient_weight_chart(report: PairReport) -> Chart:
     figure.add_vline(x=0, line_width=1)
     note = (
         "The gradient of a pair is c grad l + c~ grad l~; shown is the smaller of c and c~ at the last lambda. 0.5: "
-        f"both views count alike. Below 0 the easier view is unlearned, {share_text((weights < 0).mean())} of the "
+        f"both views count equally. Below 0 the easier view is unlearned, {share_text((weights < 0).mean())} of the "
         "pairs. The first bar holds all weights below it."
     )
     return Chart("weights", "Gradient weights", figure, note)

@@ -98,7 +98,7 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
     """Compare (prediction, reference) of all turns of a data set, whose values are `Belief` objects.
 
     Raises:
-        DataError: Nearly all predictions are text in another form than a state's, or have no slot that a reference or
+        DataError: Nearly all predictions are text without the form of a state, or have no slot that a reference or
             MultiWOZ has: their accuracy would be 0 for any model. Or the convention leaves nothing to compare.
 
     Warns:
@@ -107,7 +107,7 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
     beliefs = [prediction.value for prediction, _ in turns]
     other = [prediction.where for prediction, _ in turns if not prediction.value.is_well_formed]
     form = f"{len(other)} of {len(turns)} predictions, such as {other[0]}, are" if other else ""
-    expected = "text of another form than 'hotel-area = east ; hotel-name = warkworth house'"
+    expected = "text that does not have the form 'hotel-area = east ; hotel-name = warkworth house'"
     if len(other) > _UNREAD_SHARE * sum(belief.answered for belief in beliefs):
         raise DataError(f"{form} {expected}; a state as an object is given under 'state'")
     if other:

@@ -53,7 +53,7 @@ PROBLEMS = {
     "wrong_number_of_answers": "number of answers is not ten",
     "empty_question": "the question is blank",
     "orphan_edit": "edit of a question that is not among the rows",
-    "foreign_edit": "edit of another image than the question's",
+    "foreign_edit": "edit of an image other than the question's",
 }
 
 FileOrFolder = str | os.PathLike[str]
