@@ -123,7 +123,7 @@ def refusal_of(data: PairRows) -> str | None:
     from dair_hf.data.texts.files import pairs_from_jsonl
     from dair_hf.data.texts.forms import CHATS, COMPLETIONS, FORMS, INPUT_IDS, name_of, tools_of, view_of
 
-    # Any data may have a column named source or text; a form of text also has partners.
+    # Any data may have a column named source or text; in a form of text it has partners.
     holds_text = any(
         {name, AUGMENTED_PREFIX + name} <= set(data.columns) for name in (form.inputs[0] for form in FORMS)
     )

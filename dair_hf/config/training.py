@@ -90,8 +90,8 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         metadata={
             "help": "Number of tokens, >= 2, after which texts that the trainer tokenizes are cut: prompt and answer "
             "of a decoder-only model together, input and target of an encoder-decoder separately, a text to classify. "
-            "Prompts before an answer are cut at the beginning, targets at the end, other texts where "
-            "tokenizer.truncation_side says. None: the positions of the model. Tokenized data are not cut.",
+            "Prompts before an answer are cut at the beginning, targets at the end, other texts on the side "
+            "tokenizer.truncation_side. None: the positions of the model. Tokenized data are not cut.",
         },
     )
     chunked_loss: bool = field(
