@@ -152,7 +152,7 @@ def test_relation_that_does_not_hold_is_among_what_fails(results: Path) -> None:
             record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed, "metrics": {"accuracy": accuracy}}
             (results / "adv" / f"{method}_seed{seed}.json").write_text(json.dumps(record))
     first = write_ledger(results).split("\n## ")[1]
-    assert "Of 2 claims 1 fail here," in first and "DAIR below ERM" in first
+    assert "1 of 2 claims fail here," in first and "DAIR below ERM" in first
 
 
 def test_relation_must_hold_for_each_metric(results: Path) -> None:
