@@ -253,7 +253,7 @@ def test_better_baselines_are_counted_apart(results: Path) -> None:
         of_adv.append({"id": f"better {method}", "method": method, **value})
     (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
     first = write_ledger(results).split("\n## ")[1]
-    assert "3 lie outside on the better side, 1 of these of other methods" in first
+    assert "3 lie outside on the better side, 1 of them for methods other than" in first
     assert first.split("Outside on the better side, so not reproduced either:")[1].count("better (+40.000,") == 3
 
 
