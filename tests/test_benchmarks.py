@@ -225,7 +225,7 @@ def test_steps_by_trees_and_by_rows_have_the_same_gradients(benchmarks: Callable
 def test_answers_that_differ_are_not_timed(benchmarks: Callable[[str], dict[str, Any]]) -> None:
     require_equal = benchmarks("prefix_tree_answers")["require_equal"]
     require_equal({"rows": ["a", "b"], "trees": ["a", "b"]})
-    with pytest.raises(DataError, match="1 of 2 answers of 'trees' differ from those of 'rows', the first of view 1"):
+    with pytest.raises(DataError, match="1 of 2 answers of 'trees' differ from the answers of 'rows', first in view 1"):
         require_equal({"rows": ["a", "b"], "trees": ["a", "c"]})
 
 

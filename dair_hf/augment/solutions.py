@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
 
-# A number on its own: no part of a word, a decimal, a time, a date or an ordinal. "1/2" is two numbers, which stay.
+# A number on its own: not part of a word, a decimal, a time, a date or an ordinal. "1/2" is two numbers, which stay.
 _NUMBER = re.compile(
     r"(?<![\w.,:])(?<!\d[-/])(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?!\d|\w*\d|st\b|nd\b|rd\b|th\b|[:.,]\d|-\d+-\d)"
 )
@@ -174,9 +174,9 @@ def solution_by_steps(answer: str, free: Collection[Fraction], fixed: Collection
         try:
             stated = _number(right)
         except ValueError:
-            return "a step states something else than a number"
+            return "a step states something other than a number"
         if old != stated:
-            return "a step does not have the result that it states, or a rounded one"
+            return "a step does not have the result that it states, not even rounded"
         steps.append(Step(expression, tuple(values), old))
     used = {value for step in steps for value in step.values}
     solution = Solution(answer, tuple(steps), frozenset(used & set(free)))
@@ -210,7 +210,7 @@ def solution_by_formula(
     if result not in shown:
         return f"the formula gives {result} for the old numbers, which the answer does not contain"
     if len(shown) > 1 and (result in free or shown & free & set(fixed)):
-        return "a number of the answer may be one of the question, or something else of the same value"
+        return "a number of the answer may come from the question or mean something else with the same value"
     return Solution(answer, (), frozenset(free), calculate, tuple(numbers))
 
 

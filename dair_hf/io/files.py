@@ -208,7 +208,7 @@ def decode_utf8(content: bytes, label: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        read = error.object  # without the byte order mark, from which `start` counts
+        read = error.object  # without the byte order mark, as `start` counts
         line = read.count(b"\n", 0, error.start) + 1
         raise DataError(f"{label}: line {line}: not UTF-8 text (byte 0x{read[error.start]:02x})") from error
 

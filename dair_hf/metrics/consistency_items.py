@@ -17,7 +17,7 @@ from dair_hf.metrics.state.matching import compare_turns
 
 @dataclasses.dataclass(frozen=True)
 class _PairCorrectness:
-    """Correctness of the views of a row: of the original, and by number of its partners."""
+    """Correctness of a row's views: of the original, and of its partners by number."""
 
     row_id: str | None
     cluster: Any

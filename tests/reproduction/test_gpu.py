@@ -219,7 +219,7 @@ def test_a_method_its_figures_and_its_table(data: Path, trained: Path, monkeypat
     assert not folder.exists() and gpu_base_file.stat().st_mtime_ns < before
     # Fewer minutes than the epochs were planned for.
     status, printed = run(*command(data, trained, "--part", "da", "--minutes", "1"))
-    assert status == 2 and "2 epochs were planned for --minutes 4, and all methods need equally many" in printed
+    assert status == 2 and "2 epochs were planned for --minutes 4, and all methods need the same number" in printed
 
 
 @pytest.mark.slow

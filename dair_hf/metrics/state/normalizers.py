@@ -1,6 +1,6 @@
 """Normalization of slot names and values as in the published evaluators.
 
-The tables are those of the evaluators: spelling -> canonical spelling.
+The tables are the evaluators': spelling -> canonical spelling.
 """
 
 from __future__ import annotations

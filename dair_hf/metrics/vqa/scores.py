@@ -1,4 +1,4 @@
-"""VQA accuracy as in the official evaluation: of single answers, and of many questions with breakdown and intervals.
+"""VQA accuracy as in the official evaluation: for single answers, and for many questions with breakdown and intervals.
 
 A prediction is an answer or, as in the public result files, an object with the id of its question:
 
