@@ -189,7 +189,7 @@ def read_edits(
     asked, answered, report = _read_files(questions, annotations, split)
     ids = rows["question_id"][:]
     image_of = dict(zip(ids, rows["image_id"][:], strict=True))
-    answers_of = dict(zip(ids, rows.with_format("arrow")[:]["answers"].to_pylist(), strict=True))
+    answers_of = dict(zip(ids, rows["answers"][:], strict=True))
 
     def belongs(edit: Record) -> Problem:
         image = image_of.get(edit["question_id"])
