@@ -78,7 +78,7 @@ def sum_terms(
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Return the sums of one batch.
+    """Return the sums of one batch: `[13]`, the fields of `TermSums`, in `sums_dtype`.
 
     A pair counts as unlearned if one of its gradient weights is negative: `c = w + lambda dR/dl` of the original or
     `c~ = w~ + lambda dR/dl~` of any partner, with lambda in pair units (`lambda * tokens / (2 * pairs)` with
@@ -95,9 +95,6 @@ def sum_terms(
         gradients: Results of `lambda_control.root_gradients`, `[B, 2]`.
         was_run: Whether each original was run, `[B]` bool; None: all that exist.
         positions: Number of input tokens, and of positions including padding, `[2]`; None: unknown.
-
-    Returns:
-        `[13]`, the fields of `TermSums`, in `sums_dtype`.
     """
     unlearned = terms.has_partner.new_zeros(())
     per_pair = dair_lambda
@@ -130,14 +127,9 @@ def sum_terms(
 
 
 def lowest_slopes(slopes: PairSlopes | None, terms: PairTerms) -> tuple[Tensor, Tensor]:
-    """Return the slope of R by the original's loss, and the lowest of those by the losses of its partners.
+    """Return the slope of R by the original's loss, and the lowest slope by the loss of a partner, each `[B]`.
 
-    Args:
-        slopes: Slopes of R; None: R is no function of the losses.
-        terms: Unreduced terms, each `[B]`.
-
-    Returns:
-        Each `[B]`; 0 without a partner.
+    Both are 0 without a partner, and for an R that is not a function of the losses (`slopes` is None).
     """
     if slopes is None or slopes.partners.shape[1] == 0:
         return torch.zeros_like(terms.original), torch.zeros_like(terms.original)
@@ -150,19 +142,14 @@ def sums_dtype(device: torch.device) -> torch.dtype:
 
 
 def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
-    """Return the logged metrics: means per row and per pair, shares, and counts.
+    """Return the logged metrics of `TermSums` since the last log: means per row and per pair, shares, and counts.
 
-    Args:
-        sums: `[13]`, the fields of `TermSums`, summed since the last log.
-        args: Configuration of the run.
-
-    Returns:
-        `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair, means over the partners of a
-        row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs, in [0, 2] for the regularizers
-        "sq" and "l1"), `gradient_share` (of lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows,
-        `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
-        tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`.
-        Metrics that are undefined for the method or the data are left out.
+    These are `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair, means over the partners
+    of a row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs, in [0, 2] for "sq" and "l1"),
+    `gradient_share` (of lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows,
+    `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
+    tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`. Metrics that are undefined for the
+    method or the data are left out.
     """
     total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))
     means: dict[str, float] = {
