@@ -26,6 +26,7 @@ from transformers import (
 from dair_hf.config import DAIRConfig
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.evaluation.views import views_of
 from dair_hf.io.files import atomic_path, read_json, write_json
@@ -354,6 +355,9 @@ def save_classes(model: Any, folder: Path) -> None:
 def read_classes(file: Path) -> dict[str, Any]:
     """Read what `save_classes` has written, as arguments of a configuration."""
     saved = read_json(file)
-    id2label = {int(number): str(name) for number, name in saved["id2label"].items()}
+    names = saved.get("id2label") if isinstance(saved, dict) else None
+    if not isinstance(names, dict) or not names or sorted(names) != sorted(map(str, range(len(names)))):
+        raise DataError(f'{file}: expected the names of all classes, {{"id2label": {{"0": "...", "1": "...", ...}}}}')
+    id2label = {int(number): str(name) for number, name in names.items()}
     classes = {"id2label": id2label, "label2id": {name: number for number, name in id2label.items()}}
     return {**classes, **({"problem_type": saved["problem_type"]} if saved.get("problem_type") else {})}

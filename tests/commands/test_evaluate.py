@@ -619,7 +619,7 @@ def test_adapters_of_a_classifier_on_a_language_model(
     capsys.readouterr()
     for names, message in (
         ({"0": "no", "1": "yes"}, "expected 3 classes"),
-        ({"no": "0"}, "give the names of all classes as"),
+        ({"no": "0"}, "expected the names of all classes"),
     ):
         file.write_text(json.dumps({"id2label": names}))
         pairs = write(tmp_path / "pairs.jsonl", THREE)

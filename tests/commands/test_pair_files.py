@@ -23,7 +23,7 @@ from dair_hf.data.texts.forms import form_of
 from dair_hf.errors import DataError
 from dair_hf.pair_report.report import JSON_FILE, PairReport
 from dair_hf.training.sample_loss import derived_sample_loss
-from dair_hf.training.texts.needs import max_positions, model_needs
+from dair_hf.training.text_rows import max_positions, model_needs
 from tests.fixtures import tiny
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}

@@ -100,14 +100,6 @@ def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path, batch: int) -> No
     assert (results[0]["rows"], results[0]["pairs"]) == (15, 10)
 
 
-def test_the_learning_rate_drops_at_the_given_epochs(tmp_path: Path) -> None:
-    settings = {"num_train_epochs": 4, "lr_drop_epochs": [2.0], "lr_scheduler_type": "constant"}
-    made = points.trainer(tmp_path, points.pairs(8), **settings)
-    made.train()
-    rates = [log["learning_rate"] for log in made.state.log_history if "learning_rate" in log]
-    assert rates == pytest.approx([0.05] * 4 + [0.005] * 4)
-
-
 def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
     data = points.pairs(8)
     made = points.trainer(tmp_path / "a", data, dataloader_num_workers=1)
@@ -115,8 +107,6 @@ def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
     made.train()
     plain.train()
     assert torch.equal(points.weights(made), points.weights(plain))
-    with pytest.raises(ValueError, match="persistent_workers=True would repeat the partners of the first epoch"):
-        points.trainer(tmp_path, data, dataloader_num_workers=1, dataloader_persistent_workers=True)
 
 
 def drawn(epoch: int) -> datasets.Dataset:
@@ -215,13 +205,6 @@ def test_the_columns_of_a_list_are_not_searched_at_every_step(tmp_path: Path) ->
         tiny.trainer(tmp_path, "gpt2", rows, remove_unused_columns=False, num_train_epochs=epochs).train()
         counts.append(len(searched))
     assert counts[0] == counts[1]
-
-
-@pytest.mark.parametrize("loss", ["squared", "huber"])
-def test_a_regression_has_no_distribution_to_compare(tmp_path: Path, loss: str) -> None:
-    args = DAIRConfig(str(tmp_path), regularizer="kl", use_cpu=True)
-    with pytest.raises(ValueError, match="a regression has no output distribution to compare"):
-        DAIRTrainer(points.model(), args, train_dataset=points.pairs(4), sample_loss=loss)
 
 
 class Reads:
