@@ -6,6 +6,10 @@ their state (the weights of Group DRO) is saved in checkpoints and restored on a
 
 The original view is the first environment, the augmented view the second; a row without a partner is in the first only.
 If rows have several partners, each partner number is an environment of its own (DAIR on aggregated losses takes one).
+The penalties of IRM and V-REx have weight 1 during the first `anneal_steps` steps. If the weight is above 1, the sum is
+divided by it, so that the gradient keeps its scale. Both are taken from the authors' code of IRM. After the jump of the
+weight the moments of Adam no longer fit the gradient, so the state of the optimizer is cleared at that step.
+
 Unlike a sum over rows, such an objective depends on how the data is batched: a batch is one step of one process. The
 trainer refuses gradient accumulation and several processes.
 """
@@ -61,19 +65,14 @@ class EnvironmentConfig(Settings):
         return GroupDRO(self.dro_step_size) if method == "dro" else None
 
 
-def environment_risks(losses: Tensor, exists: np.ndarray) -> Tensor:
+def _environment_risks(losses: Tensor, exists: np.ndarray) -> Tensor:
     """Return `R_e`, the mean loss of every environment that has a row."""
     counts = exists.sum(0)
     return torch.stack([losses[:, e].sum() / int(counts[e]) for e in np.flatnonzero(counts)])
 
 
-class PenalizedRisk(nn.Module):
-    """Base class of `mean_e R_e + w * penalty`, with `w = 1` during the first `anneal_steps` steps.
-
-    If `w > 1` the sum is divided by it, so that the gradient keeps its scale. Both are taken from the authors' code of
-    IRM. After the jump of `w` the moments of Adam no longer fit the gradient, so `DAIRTrainer` clears the state of the
-    optimizer at that step (`FreshOptimizer`).
-    """
+class _PenalizedRisk(nn.Module, TrainerCallback):
+    """Base class of `mean_e R_e + w * penalty`, with `w = 1` during the first `anneal_steps` steps."""
 
     def __init__(self, penalty_weight: float = 1e4, anneal_steps: int = 0) -> None:
         super().__init__()
@@ -85,24 +84,17 @@ class PenalizedRisk(nn.Module):
         weight = self.penalty_weight if step >= self.anneal_steps else 1.0
         return (risks.mean() + weight * penalty) / max(weight, 1.0)
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Clear the state of the optimizer when the weight jumps, also in a run that is resumed there."""
+        if state.global_step == self.anneal_steps:
+            optimizer.state.clear()
+
     def extra_repr(self) -> str:
         """Return the settings, for the model card."""
         return f"penalty_weight={self.penalty_weight:g}, anneal_steps={self.anneal_steps}"
 
 
-class FreshOptimizer(TrainerCallback):
-    """Clears the state of the optimizer, such as the moments of Adam, before one optimizer step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Clear the state at the step, also in a run that is resumed there."""
-        if state.global_step == self.step:
-            optimizer.state.clear()
-
-
-class IRM(PenalizedRisk):
+class IRM(_PenalizedRisk):
     """Invariant risk minimization: IRMv1 with an unbiased penalty, `mean_e R_e + w * mean_e g_e g'_e`.
 
     `g_e` and `g'_e` are the derivatives `d R_e(s * logits) / d s` at `s = 1` over two halves of the environment's rows.
@@ -110,8 +102,6 @@ class IRM(PenalizedRisk):
     risk. The square of a derivative over the whole batch is too large by the variance of that derivative, which at 64
     rows exceeds the quantity itself. The penalty of a batch can be negative. Environments of fewer than two rows have
     none. Large batches (2,000 rows) and small learning rates (at most 1e-3) keep its variance low.
-
-    For annealing and scaling see `PenalizedRisk`.
 
     Source: Arjovsky, Bottou, Gulrajani, Lopez-Paz, "Invariant Risk Minimization", arXiv:1907.02893, equation (IRMv1)
     and, for the unbiased estimate, appendix D.
@@ -137,13 +127,11 @@ class IRM(PenalizedRisk):
 
         first, second = slopes(exists & (number % 2 == 1)), slopes(exists & (number % 2 == 0))
         penalty = (first * second).sum() / (number[-1] >= 2).sum().clamp(min=1)
-        return self.penalized(environment_risks(losses, outputs.layout.targets > 0), penalty, step)
+        return self.penalized(_environment_risks(losses, outputs.layout.targets > 0), penalty, step)
 
 
-class VREx(PenalizedRisk):
+class VREx(_PenalizedRisk):
     """Variance risk extrapolation: `mean_e R_e + w * Var_e(R_e)`, with the variance of risks between environments.
-
-    For annealing and scaling see `PenalizedRisk`.
 
     Source: Krueger et al., "Out-of-Distribution Generalization via Risk Extrapolation (REx)", ICML 2021, equation (8),
     which has the sum of the risks instead of their mean.
@@ -280,4 +268,4 @@ def _environments(outputs: PairOutputs) -> np.ndarray:
 
 
 def _risks(outputs: PairOutputs) -> Tensor:
-    return environment_risks(outputs.losses, _environments(outputs))
+    return _environment_risks(outputs.losses, _environments(outputs))

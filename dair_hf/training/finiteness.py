@@ -45,12 +45,7 @@ class _Batch(NamedTuple):
 
 
 class FinitenessCheck(TrainerCallback):
-    """Callback that holds the losses of batches until they are known to be finite.
-
-    Args:
-        args: Configuration of the run.
-        objective: Objective that replaces the DAIR objective, for errors.
-    """
+    """Callback that holds the losses of batches until they are known to be finite."""
 
     def __init__(self, args: DAIRConfig, objective: Any = None) -> None:
         self.args = args
@@ -66,16 +61,7 @@ class FinitenessCheck(TrainerCallback):
         step: int,
         dair_lambda: float | Tensor,
     ) -> None:
-        """Hold a batch and start to copy the flag whether its objective `loss` is finite.
-
-        Args:
-            loss: Objective of the batch, a scalar.
-            terms: Terms of the batch, each `[B]`.
-            losses: Losses of all views, `[B, V]`.
-            row_ids: Names of its rows; None: their numbers.
-            step: Number of optimizer steps taken before.
-            dair_lambda: Lambda of the step.
-        """
+        """Hold a batch, and start to copy the flag whether its objective `loss` is finite."""
         terms = PairTerms(*(term.detach() for term in terms))
         ids = _row_names(row_ids, len(terms.original))
         self.held.append((_Flag(loss, step), _Batch(ids, terms, losses.detach(), dair_lambda)))
@@ -85,10 +71,9 @@ class FinitenessCheck(TrainerCallback):
         self.held.append((_Flag(norm, step), None))
 
     def check(self, until_step: int | None = None) -> None:
-        """Raise a `NonFiniteLossError` for the first held batch or gradient that is not finite.
+        """Raise an error for the first held batch or gradient that is not finite.
 
-        Args:
-            until_step: Step whose batches are checked only if no waiting is needed; None: wait for all batches.
+        Batches of `until_step` are checked only if no waiting is needed.
         """
         while self.held:
             flag, batch = self.held[0]

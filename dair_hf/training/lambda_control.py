@@ -26,36 +26,24 @@ logger = logging.get_logger(__name__)
 class LambdaControl(TrainerCallback):
     """Callback that gives lambda at every step.
 
-    With a number, lambda is `dair_lambda` times the factor of the schedule. With `dair_lambda="auto"`, lambda keeps the
-    *gradient share*, the size of the gradient of lambda R relative to that of the losses, at `lambda_target` times the
-    factor of the schedule. Both gradients are taken with respect to the roots `r = sqrt(l)`, `r~ = sqrt(l~)` of the
-    losses of pairs, of which `R_sq = (r - r~)^2` is a function as simple as the squared errors `r^2`, `r~^2`:
+    With a number, lambda is `dair_lambda` times the factor of the warmup. With `dair_lambda="auto"`, lambda keeps the
+    *gradient share*, the size of the gradient of lambda R relative to that of the losses, at `lambda_target` times that
+    factor. Both gradients are taken with respect to the roots `r = sqrt(l)`, `r~ = sqrt(l~)` of the losses of pairs:
 
         |grad (w l + w~ l~)|^2 = 4 sum_pairs (w^2 l + w~^2 l~)
         |grad R|^2             = 4 sum_pairs (l (dR/dl)^2 + l~ (dR/dl~)^2), for R_sq 8 sum_pairs R_sq
         share                  = lambda |grad R| / |grad (w l + w~ l~)|
 
-    For R_sq and weights of 1/2 this is `2 lambda sqrt(rho)`, where `rho = E[R] / E[(l + l~) / 2]`, in [0, 2], is the
-    relative inconsistency; for R_l1 it is `2 lambda`. Sums cost nothing, unlike norms at logits or weights; for a
-    regression `r` is the error, so that the share is exact at the output of the model. It is exact for several
-    partners, with `stop_gradient`, and for functions of the losses; for KL and JS, which are none, `8 R` replaces
-    `|grad R|^2`, and `4 R` with `stop_gradient`, as R_sq has half its squared norm in each view.
+    Sums cost nothing, unlike norms at logits or weights. The sums of a step are reduced over all micro-batches and
+    ranks, and enter exponential means (`SMOOTHING`). Lambda of a step follows from the means of earlier steps, so that
+    it is known before the forward and is the same however the step is cut; in the first step it is 0. Lambda is at most
+    `lambda_max` per pair; with token normalization `lambda_token = lambda_pair * 2 pairs / tokens`.
 
-    A model that answers every input alike has no R for any lambda. A share above 1 may drive training there, and lambda
-    to its bound. While, after the warmup, the standard deviation of the losses of both views of all pairs is below
-    `SAME_LOSSES` times their mean, every step multiplies the target by `BACKOFF`, for the rest of the run, and a
-    warning says so. Losses that differ anyway, as in regressions and sequences of several lengths, never meet this.
-
-    The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
-    of a step follows from the means of earlier steps, so that it is known before the forward and is the same however
-    the step is cut; in the first step it is 0. Lambda is at most `lambda_max` per pair. With token normalization it is
-    converted by the counts of the step: `lambda_token = lambda_pair * 2 pairs / tokens`.
+    A model that answers every input alike has no R for any lambda, and a share above 1 may drive training there. While,
+    after the warmup, the standard deviation of the losses of all pairs is below `SAME_LOSSES` times their mean, every
+    step multiplies the target by `BACKOFF`, for the rest of the run, and a warning says so.
 
     The host never waits for the device.
-
-    Args:
-        args: Configuration of the run.
-        accelerator: Accelerator of the trainer, whose ranks add their sums.
     """
 
     def __init__(self, args: DAIRConfig, accelerator: Accelerator) -> None:
@@ -210,15 +198,8 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
     If R compares output distributions, `slopes` is None, and `8 R`, or `4 R` with `stop_gradient`, takes the place of
     the squared norm, which is exact for R_sq of a pair.
 
-    Args:
-        losses: Loss of every view, `[B, V]`, nats per row; 0 for absent partners.
-        terms: Unreduced terms, each `[B]`.
-        slopes: Slopes of R (`PairLoss.slopes`), or None.
-        args: Configuration of the run.
-
-    Returns:
-        `[B, 2]`: of R, and of `w l + w~ l~`; 0 for a row without a partner. Their ratio is the squared gradient share
-        at lambda 1 per pair (`LambdaControl`).
+    Returns `[B, 2]`: of R, and of `w l + w~ l~`; 0 for a row without a partner. Their ratio is the squared gradient
+    share at lambda 1 per pair (`LambdaControl`).
     """
     weight, augmented_weight = args.pair_weights
     with torch.no_grad():

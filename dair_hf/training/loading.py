@@ -141,13 +141,13 @@ def mask_repeated_rows(batch: dict[str, Any], layout: BatchLayout, accelerator: 
     state = accelerator.gradient_state
     if accelerator.num_processes == 1 or not state.end_of_dataloader:
         return
-    count = rows_in_last_batch(state.active_dataloader)
+    count = _rows_in_last_batch(state.active_dataloader)
     if count is not None:
         view_mask(batch)[count:] = False
         batch[LAYOUT] = layout.first(count)
 
 
-def rows_in_last_batch(loader: Any) -> int | None:
+def _rows_in_last_batch(loader: Any) -> int | None:
     """Return how many rows of the last batch of this rank are not repeated; they come first.
 
     `accelerate` knows the number in `GradientState.remainder`, but not in a resumed epoch, whose sampler is wrapped in

@@ -162,7 +162,7 @@ def write_model_card(
     sections = [*_objective_section(args, training or TrainingFacts())]
     if model is not None:
         sections += ["", "### Model", "", *(f"- {line}" for line in _model_section(model)), "", "### Use", ""]
-        sections += usage(model, path.parent.name)
+        sections += _usage(model, path.parent.name)
     for report in reports:
         sections += ["", *_results_section(report)]
     card.text = "\n".join([body.rstrip(), "", SECTION, "", *sections, ""])
@@ -267,13 +267,13 @@ def _model_section(facts: ModelFacts) -> list[str]:
     ]
 
 
-def usage(facts: ModelFacts, folder: str) -> list[str]:
+def _usage(facts: ModelFacts, folder: str) -> list[str]:
     """Return Markdown with the code that loads a model (from `folder` if it has no repository) and runs it on a text.
 
     Example:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1))
-        >>> usage(ModelFacts(model), "you/tracker")[3]
+        >>> _usage(ModelFacts(model), "you/tracker")[3]
         'model = GPT2LMHeadModel.from_pretrained("you/tracker")'
     """
     inner, repo = base_model_of(facts.model), facts.repo or folder

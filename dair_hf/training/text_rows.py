@@ -155,7 +155,7 @@ class TextRows:
             warn_of_inherited_labels(columns, read, name)
             require_partner_columns(form, columns)
             needs = replace(
-                model_needs(self.model_of(), tokenizer, loss, self.args.max_length), limit_option=self.limit_option
+                _model_needs(self.model_of(), tokenizer, loss, self.args.max_length), limit_option=self.limit_option
             )
             # Processes may number the rows of a stream each from 0.
             encoder = TextEncoder(
@@ -224,7 +224,7 @@ def _all_answered(chats: Any) -> bool:
     return all(chat and chat[-1]["role"] == "assistant" for chat in chats[MESSAGES])
 
 
-def model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> Any:
+def _model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> Any:
     """Return the `ModelNeeds` of encoded texts: limits, labels, and the tokens around prompts and targets."""
     from dair_hf.data.texts.encoder import ModelNeeds
     from dair_hf.evaluation.generation_settings import end_tokens

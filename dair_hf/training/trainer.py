@@ -25,6 +25,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     SequenceFeatureExtractor,
+    TrainerCallback,
     default_data_collator,
 )
 from transformers.utils import logging
@@ -232,11 +233,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.lambda_control = LambdaControl(self.args, self.accelerator)
         for callback in (self.pair_history, EpochCallback(self), self._finiteness, self.lambda_control):
             self.add_callback(callback)
-        if self.batch_objective is not None:
-            from dair_hf.training.environments import FreshOptimizer, PenalizedRisk
-
-            if isinstance(self.batch_objective, PenalizedRisk):
-                self.add_callback(FreshOptimizer(self.batch_objective.anneal_steps))
+        if isinstance(self.batch_objective, TrainerCallback):
+            self.add_callback(self.batch_objective)
 
     @property
     def pair_loss(self) -> PairLoss:
@@ -614,21 +612,9 @@ class DAIRTrainer(PairEvaluationTrainer):
     ) -> Any:
         """Return the contribution of a micro-batch to the objective of the optimizer step.
 
-        In training it is multiplied by the number of ranks, since engines average gradients over ranks.
-
-        Args:
-            model: The (wrapped) model.
-            inputs: A batch of `PairCollator`, on the device.
-            return_outputs: Whether to return the outputs of the model, for existing views in `[B, V]` order. With
-                `chunked_loss` their logits are zeros.
-            num_items_in_batch: `Counts` of the optimizer step; None: those of this batch.
-
-        Returns:
-            A scalar; with `return_outputs` also the outputs.
-
-        Raises:
-            NonFiniteLossError: A loss is NaN or infinite; the message names the rows. In training it may be raised some
-                steps later, since the host does not wait for the device (`finiteness`).
+        `num_items_in_batch` are the `Counts` of the step, in which the contribution is multiplied by the number of
+        ranks, since engines average gradients over ranks. A loss that is not finite may raise its error some steps
+        later, since the host does not wait for the device.
         """
         outputs = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch

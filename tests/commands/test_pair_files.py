@@ -23,7 +23,7 @@ from dair_hf.data.texts.forms import form_of
 from dair_hf.errors import DataError
 from dair_hf.pair_report.report import JSON_FILE, PairReport
 from dair_hf.training.sample_loss import derived_sample_loss
-from dair_hf.training.text_rows import max_positions, model_needs
+from dair_hf.training.text_rows import _model_needs, max_positions
 from tests.fixtures import tiny
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -196,7 +196,7 @@ def test_the_encoder_does_not_hold_the_model(model: str) -> None:
     """`Dataset.map` pickles it for a hash, which would copy all weights."""
     made = bert() if model == "bert" else tiny.model(model)
     columns = ["text", "label"] if model == "bert" else ["source", "target"]
-    needs = model_needs(made, tiny.tokenizer(), derived_sample_loss(made))
+    needs = _model_needs(made, tiny.tokenizer(), derived_sample_loss(made))
     encoder = TextEncoder(form_of(columns, model != "bert", model), tiny.tokenizer(), needs, columns)
 
     def refuse(self: Any, protocol: int) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 from dair_hf import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import binary_cross_entropy
-from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx, environment_risks
+from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx, _environment_risks
 from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
 from tests.fixtures import points
 from tests.training.test_synchronizations import counted
@@ -40,9 +40,9 @@ def bce(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def test_risks_are_means_over_the_rows_of_each_environment() -> None:
     losses = torch.tensor([[1.0, 9.0], [3.0, 0.0], [8.0, 5.0]])
     exists = np.array([[True, True], [True, False], [True, True]])
-    assert environment_risks(losses, exists).tolist() == [4.0, 7.0]
-    assert environment_risks(losses, exists & [True, False]).tolist() == [4.0]
-    assert environment_risks(losses, exists & [False, True]).tolist() == [7.0]
+    assert _environment_risks(losses, exists).tolist() == [4.0, 7.0]
+    assert _environment_risks(losses, exists & [True, False]).tolist() == [4.0]
+    assert _environment_risks(losses, exists & [False, True]).tolist() == [7.0]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_irm_penalty_is_unbiased(tmp_path: Path) -> None:
     objective, penalties = IRM(penalty_weight=1.0), []
     for rows in np.ndindex(4, 4):
         found = loss(points.model(), data.__getitems__(list(rows)), with_partners=True)
-        risks = environment_risks(torch.stack(found.terms[:2], 1), found.targets.numpy() > 0)
+        risks = _environment_risks(torch.stack(found.terms[:2], 1), found.targets.numpy() > 0)
         penalties.append((objective(found, 0) - risks.mean()).item())
     assert np.mean(penalties) == pytest.approx(whole, rel=1e-6)
     assert min(penalties) < 0 < max(penalties)

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairEvaluator
 from dair_hf.data.sampling import EpochPairs, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.training.loading import rows_in_last_batch
+from dair_hf.training.loading import _rows_in_last_batch
 from tests.fixtures import points, tiny
 
 PAIRED = torch.tensor([True, False, True] * 5)
@@ -302,7 +302,7 @@ def test_rows_that_accelerate_repeats_in_the_last_batch_are_known_after_batches_
         loader = skip_first_batches(loader, skipped) if skipped else loader
         read = [batch.tolist() for batch in loader]
         assert all(len(batch) == 2 for batch in read)
-        count = rows_in_last_batch(loader)
+        count = _rows_in_last_batch(loader)
         kept = read[-1] if count is None else read[-1][:count]
         repeated += len(read[-1]) - len(kept)
         trained += [row for batch in read[:-1] for row in batch] + kept
@@ -313,4 +313,4 @@ def test_rows_that_accelerate_repeats_in_the_last_batch_are_known_after_batches_
 
 def test_no_row_of_a_sampler_of_ready_batches_is_repeated() -> None:
     loader = DataLoaderShard(list(range(6)), batch_sampler=TokenBatchSampler([1] * 6, max_tokens=4))
-    assert rows_in_last_batch(loader) is None
+    assert _rows_in_last_batch(loader) is None

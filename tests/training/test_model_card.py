@@ -16,7 +16,7 @@ from dair_hf import DAIRTrainer, PairEvaluator
 from dair_hf.modeling import ModelConfig, load_text_classifier
 from dair_hf.training.environments import GroupDRO
 from dair_hf.training.forward.pair_loss import PairOutputs
-from dair_hf.training.model_card import ModelFacts, PairResult, TrainingFacts, usage, write_model_card
+from dair_hf.training.model_card import ModelFacts, PairResult, TrainingFacts, _usage, write_model_card
 from dair_hf.vqa.models.pretrained import load_classifier, load_processor
 from tests.fixtures import points, saved_models, tiny, vision_language
 
@@ -203,7 +203,7 @@ def test_adapters_are_described_and_loaded_onto_their_base(tmp_path: Path) -> No
         f"- parameters: {total:,}, of which {trained} are trained",
     ):
         assert line in lines
-    assert usage(facts, "folder")[:7] == [
+    assert _usage(facts, "folder")[:7] == [
         "```python",
         "from peft import PeftModel",
         "from transformers import AutoTokenizer, GPT2LMHeadModel",
@@ -212,11 +212,11 @@ def test_adapters_are_described_and_loaded_onto_their_base(tmp_path: Path) -> No
         'base = GPT2LMHeadModel.from_pretrained("you/base")',
         'model = PeftModel.from_pretrained(base, "you/tracker")',
     ]
-    assert not any("adapters only" in line for line in usage(facts, "folder"))
+    assert not any("adapters only" in line for line in _usage(facts, "folder"))
 
 
 def test_code_for_other_kinds_of_models() -> None:
-    classifier = usage(ModelFacts(points.model()), "out")
+    classifier = _usage(ModelFacts(points.model()), "out")
     assert classifier[1:4] == [
         "from tests.fixtures.points import PointsModel",
         "",
@@ -227,7 +227,7 @@ def test_code_for_other_kinds_of_models() -> None:
     class Local(points.PointsModel):
         pass
 
-    assert usage(ModelFacts(Local(points.PointsConfig())), "out") == [
+    assert _usage(ModelFacts(Local(points.PointsConfig())), "out") == [
         "The class `test_code_for_other_kinds_of_models.<locals>.Local` belongs to no installed package; load it with "
         "its own code."
     ]

@@ -432,21 +432,6 @@ def test_empty_prompts_and_completions_are_counted(tmp_path: Path, kind: str, ca
     assert warned(caplog, "empty") == []
 
 
-def test_empty_texts_of_classes_and_chats_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    texts = [CLASSES_OF_TEXTS[0] | {"augmented_text": ""}, CLASSES_OF_TEXTS[1]]
-    trainer(tmp_path, bert(), rows_of(texts)).get_train_dataloader()
-    (line,) = warned(caplog, "empty input")
-    assert "1 of 2 rows, such as row 'a', have" in line
-    caplog.clear()
-    silent = [*CHAT[:1], {"role": "assistant", "content": ""}]
-    asked = [{"role": "system", "content": ""}, {"role": "user", "content": " "}, CHAT[1]]
-    made = [{"messages": CHAT, "augmented_messages": silent}, {"messages": asked, "augmented_messages": CHAT}]
-    trainer(tmp_path, tiny.model("llama"), datasets.Dataset.from_list(made), chats.tokenizer()).get_train_dataloader()
-    (target,), (question,) = warned(caplog, "empty target"), warned(caplog, "empty input")
-    assert "1 of 2 rows, such as row '0', have" in target
-    assert "1 of 2 rows, such as row '1', have" in question
-
-
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_row_without_a_token_to_learn_is_refused(tmp_path: Path, streams: bool) -> None:
     rows = rows_of([PAIRS[0], PAIRS[0] | {"row_id": "b", "prompt": " ", "completion": ""}])

@@ -48,17 +48,6 @@ def test_eval_loss_is_the_objective_over_all_rows_with_any_batch_size(
         assert (found["eval_rows"], found["eval_pairs"]) == (11, sum(row % 3 != 1 for row in range(11)))
 
 
-def test_evaluated_terms_are_means_over_all_rows(tmp_path: Path) -> None:
-    data = tiny.pairs("bart", 11)
-    found = tiny.trainer(tmp_path, "bart", None, eval_dataset=data).evaluate()
-    originals = objective_by_hand(
-        tiny.model("bart"), "bart", data, method="erm", regularizer="sq", normalization="pair", dair_lambda=0
-    )
-    assert found["eval_loss_original"] == pytest.approx(originals.item(), rel=1e-9)
-    assert found["eval_partner_share"] == pytest.approx(7 / 11)
-    assert found["eval_rows_without_target"] == 0
-
-
 def test_training_logs_sums_over_the_steps_since_the_last_log(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 9)
     made = tiny.trainer(
@@ -198,12 +187,6 @@ def test_an_evaluation_loop_returns_predictions_and_labels_in_the_order_of_the_d
     output = made.evaluation_loop(made.get_eval_dataloader(), "Evaluation")
     assert [[token for token in row if token != -100] for row in output.label_ids.tolist()] == data["labels"][:]
     np.testing.assert_array_equal(output.predictions, made.predict(data, max_new_tokens=3).predictions)
-
-
-def test_rows_without_tokens_are_evaluated_in_order(tmp_path: Path) -> None:
-    data = tiny.classified_pairs(6)
-    made = DAIRTrainer(tiny.NormedClassifier(tiny.NormedConfig()), tiny.config(tmp_path), sample_loss="classification")
-    assert list(made.get_eval_dataloader(data).sampler) == list(range(6))
 
 
 def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
@@ -412,20 +395,6 @@ def test_an_evaluation_whose_metric_is_nan_is_logged(tmp_path: Path, caplog: pyt
     with pytest.warns(UndefinedMetricWarning):
         evaluated_points(tmp_path, data, **settings).train()
     assert caplog.text.count("eval_both_correct is NaN") == 2
-
-
-def test_several_evaluation_sets_have_a_section_each_in_the_model_card(tmp_path: Path) -> None:
-    sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
-    made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same)
-    made.evaluate(max_new_tokens=3)
-    assert {name: report.metrics["rows"] for name, report in made.pair_results.items()} == {"known": 5, "unseen": 3}
-    made.evaluate({"other": sets["known"]}, max_new_tokens=3)
-    made.evaluate({"other": sets["known"]}, data_name="any", max_new_tokens=3)
-    made.evaluate(sets["unseen"], data_name="the last", max_new_tokens=3)
-    made.evaluate("unseen", max_new_tokens=3)
-    made.evaluate(sets["unseen"], max_new_tokens=3)
-    assert list(made.pair_results) == ["known", "unseen", "other", "any other", "the last", "evaluation data"]
-    assert made.pair_results["the last"].data == "the last"
 
 
 def test_several_evaluation_sets_get_the_arguments_of_generate(tmp_path: Path) -> None:
@@ -666,44 +635,12 @@ def test_a_saved_model_loads_and_evaluates_the_same(tmp_path: Path) -> None:
     assert again.evaluate()["eval_loss"] == made.evaluate()["eval_loss"]
 
 
-def test_separate_forwards_change_batch_norm_statistics(tmp_path: Path) -> None:
-    data = tiny.classified_pairs(8)
-    runs = {}
-    for mode in ("joint", "separate"):
-        torch.manual_seed(0)
-        built = tiny.NormedClassifier(tiny.NormedConfig())
-        made = DAIRTrainer(
-            model=built,
-            args=tiny.config(tmp_path, forward_mode=mode),
-            train_dataset=data,
-            eval_dataset=data,
-            sample_loss="classification",
-        )
-        made.train()
-        runs[mode] = built.norm.running_var.clone()
-        found = made.evaluate_pairs(evaluator=same, intervals=False)
-        assert found["pairs"] == 8
-    # Views differ by ten, which is part of the variance only if they are run together.
-    assert (runs["joint"] > 3 * runs["separate"]).all()
-
-
 def test_broadcasts_of_buffers_follow_the_forward_mode_of_the_run(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), max_steps=1)
     for mode, broadcasts in (("joint", True), ("separate", False), ("joint", True)):
         made.args.forward_mode = mode
         made.train()
         assert made.accelerator.ddp_handler.broadcast_buffers is broadcasts
-
-
-def test_epoch_pairs_are_redrawn_every_epoch(tmp_path: Path) -> None:
-    drawn: list[int] = []
-
-    def draw(epoch: int) -> datasets.Dataset:
-        drawn.append(epoch)
-        return tiny.pairs("gpt2", 5, seed=epoch)
-
-    tiny.trained(tmp_path, "gpt2", EpochPairs(draw), num_train_epochs=3)
-    assert drawn == [0, 1, 2]
 
 
 def test_data_loader_workers_see_redrawn_partners(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -10,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, TargetRule, trained_partners, view_mask
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, count_positions, flatten_views, on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.divergence import feature_consistency, mart_terms
+from dair_hf.losses.model_state import fork_rng
 from dair_hf.losses.objective import (
     TOKEN_METHODS,
     Counts,
@@ -26,7 +29,7 @@ from dair_hf.losses.objective import (
     pair_slopes,
 )
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, cross_entropy, full_precision, seq2seq_nll
-from dair_hf.training.forward.plan import checkpointed, plan_forwards, replay_rng
+from dair_hf.training.forward.plan import plan_forwards
 
 NUMBERED_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # whose labels are numbers of classes or tokens
 
@@ -97,6 +100,7 @@ class PairLoss:
         self.trees = trees
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
         self.soft_labels = bool(getattr(sample_loss, "soft_labels", False))
+        self._labels = TargetRule(self.shifts_labels).labels
 
     @property
     def target_rule(self) -> TargetRule:
@@ -142,12 +146,13 @@ class PairLoss:
             layout = layout.originals()
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
         if self.shifts_labels and LABELS in batch:
-            batch = {**batch, LABELS: self.target_rule.labels(batch)}
+            batch = {**batch, LABELS: self._labels(batch)}
         is_pgd = self.args.method == "augmented" and model.training
         views = self.trained_views(layout) if is_pgd else layout.exists
+        compares_features = self.args.uses_features
         run = None if self.trees is None else self.trees(model, batch)
         if run is None:
-            run = self._run(model, batch, layout, views)
+            run = self._run(model, batch, layout, views, compares_features)
 
         targets, ran = on_device(np.stack([layout.targets, views]), batch[VIEW_MASK].device)
         was_run, partners = ran.bool(), (targets[:, 1:] > 0) & (targets[:, :1] > 0)
@@ -159,7 +164,7 @@ class PairLoss:
         losses = by_view(run.losses)
         losses = torch.cat([losses[:, :1], losses[:, 1:].masked_fill(~partners, 0.0)], dim=1)
         terms = self.terms_of_losses(losses, partners)
-        if self.args.uses_features and partners.shape[1]:
+        if compares_features and partners.shape[1]:
             terms = self._with_feature_terms(terms, partners, layout, run, batch)
 
         def losses_at_scale(scale: Tensor) -> Tensor:
@@ -168,11 +173,9 @@ class PairLoss:
         return PairOutputs(terms, targets, was_run, run.outputs, losses_at_scale, layout, losses)
 
     def terms_of_losses(self, losses: Tensor, partners: Tensor) -> PairTerms:
-        """Return the terms of pairs as functions of their losses; R of output distributions is 0 here.
+        """Return the terms of pairs as functions of their losses `[B, V]` and trained `partners` `[B, V - 1]`.
 
-        Args:
-            losses: `[B, V]`; 0 for a view without a target.
-            partners: Partners that are trained, `[B, V - 1]` bool.
+        R of output distributions is 0 here.
         """
         original, count = losses[:, 0], partners.sum(1)
         augmented = mean_over_partners(losses[:, 1:], partners)
@@ -184,7 +187,9 @@ class PairLoss:
         with torch.set_grad_enabled(self.args.uses_regularizer and torch.is_grad_enabled()):
             for of_partner, exists in zip(losses[:, 1:].unbind(1), partners.unbind(1), strict=True):
                 # Without a partner both are 0, so that R is 0 even if the root of the loss is undefined.
-                pair = self._stop_gradient(original.masked_fill(~exists, 0.0), of_partner.masked_fill(~exists, 0.0))
+                pair = original.masked_fill(~exists, 0.0), of_partner.masked_fill(~exists, 0.0)
+                if self.args.stop_gradient is not None:
+                    pair = self._stop_gradient(*pair)
                 consistency.append(regularizer.value(*pair, self.args.loss_epsilon))
         return PairTerms(original, augmented, mean_over_partners(torch.stack(consistency, dim=1), partners), count)
 
@@ -201,7 +206,9 @@ class PairLoss:
 
     # ---- forwards ----
 
-    def _run(self, model: nn.Module, batch: Mapping[str, Any], layout: BatchLayout, views: np.ndarray) -> _RunViews:
+    def _run(
+        self, model: nn.Module, batch: Mapping[str, Any], layout: BatchLayout, views: np.ndarray, needs_logits: bool
+    ) -> _RunViews:
         if not views.any():
             # A rank without rows of its own takes part in the step with masked rows: all the originals that it has,
             # since batch norm cannot train on a single row.
@@ -214,8 +221,13 @@ class PairLoss:
         for forward in plan_forwards(views, self.args, model.training):
             inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
             check = partial(_require_classes, layout, forward.views, batch.get(ROW_ID))
-            with replay_rng(device, forward.replays_rng):
-                outputs, row_losses = self._outputs_and_losses(model, inputs, labels, check)
+            with fork_rng(device) if forward.replays_rng else contextlib.nullcontext():
+                if self.chunked is not None and labels is not None:
+                    outputs, row_losses = self.chunked(model, inputs, labels)
+                elif self.args.gradient_cache is not None and model.training:
+                    outputs, row_losses = self._recomputed(model, inputs, labels, check)
+                else:
+                    outputs, row_losses = self._outputs_and_losses(model, inputs, labels, check)
             positions.append(np.flatnonzero(forward.views))
             if not isinstance(row_losses, Tensor) or row_losses.shape != (len(positions[-1]),):
                 shape = list(row_losses.shape) if isinstance(row_losses, Tensor) else type(row_losses).__name__
@@ -228,8 +240,27 @@ class PairLoss:
             return torch.cat([self.sample_loss(*forward) for forward in scaled])
 
         all_losses = losses[0] if len(losses) == 1 else torch.cat(losses)
-        logits = torch.cat([outputs.logits for outputs, _ in forwards]) if self.args.uses_features else None
+        logits = torch.cat([outputs.logits for outputs, _ in forwards]) if needs_logits else None
         return _RunViews(all_losses, logits, np.concatenate(positions), outputs, losses_at_scale)
+
+    def _outputs_and_losses(
+        self, model: nn.Module, inputs: dict[str, Tensor], labels: Any, check: Callable[[Tensor], None]
+    ) -> tuple[Any, Any]:
+        """Run one forward; `check` refuses labels that the logits have no class for."""
+        outputs = model(**inputs)
+        if self.sample_loss in NUMBERED_LOSSES:
+            check(outputs.logits)
+        return outputs, self.sample_loss(outputs, labels)
+
+    def _recomputed(self, *args: Any) -> tuple[Any, Any]:
+        """Run one forward without its activations, which the backward pass computes again with the same dropout."""
+
+        def logits_and_losses() -> tuple[Any, Any]:
+            outputs, losses = self._outputs_and_losses(*args)
+            return outputs.logits, losses
+
+        logits, losses = checkpoint(logits_and_losses, use_reentrant=False)
+        return SimpleNamespace(logits=logits), losses
 
     def model_inputs(self, views: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Any]:
         """Split views `{column: [N, ...]}` into inputs of the model and labels, or None.
@@ -242,30 +273,6 @@ class PairLoss:
         if self.decoder_inputs is not None and labels is not None and "decoder_input_ids" not in inputs:
             inputs["decoder_input_ids"] = self.decoder_inputs(labels=labels)
         return inputs, labels
-
-    def _outputs_and_losses(
-        self, model: nn.Module, inputs: dict[str, Tensor], labels: Any, check: Callable[[Tensor], None]
-    ) -> tuple[Any, Any]:
-        """Run one forward; `check` refuses labels that the logits have no class for."""
-        if self.chunked is not None and labels is not None:
-            chunked: tuple[Any, Any] = self.chunked(model, inputs, labels)
-            return chunked
-
-        def run() -> tuple[Any, Any]:
-            outputs = model(**inputs)
-            if self.sample_loss in NUMBERED_LOSSES:
-                check(outputs.logits)
-            return outputs, self.sample_loss(outputs, labels)
-
-        if self.args.gradient_cache is None or not model.training:
-            return run()
-
-        def logits_and_losses() -> tuple[Tensor, ...]:
-            outputs, losses = run()
-            return outputs.logits, losses
-
-        logits, losses = checkpointed(logits_and_losses)
-        return SimpleNamespace(logits=logits), losses
 
     # ---- R of output distributions ----
 

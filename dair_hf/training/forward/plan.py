@@ -5,34 +5,28 @@ View masks are numpy arrays, since the host decides on the number of forwards an
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from dair_hf.config import DAIRConfig
-from dair_hf.losses.model_state import fork_rng
 
 
-class Forward(NamedTuple):
+class _Forward(NamedTuple):
     """Views that run in one forward."""
 
     views: np.ndarray
     replays_rng: bool = False
 
 
-def plan_forwards(views: np.ndarray, args: DAIRConfig, is_training: bool) -> list[Forward]:
+def plan_forwards(views: np.ndarray, args: DAIRConfig, is_training: bool) -> list[_Forward]:
     """Divide views `[B, V]` into forwards: all in one, unless a setting asks for several."""
     separates = args.forward_mode == "separate"
     shares = is_training and args.pair_dropout == "shared"
     parts = _parts(views, args.gradient_cache) if is_training and args.gradient_cache else [views]
     if shares:
         return [forward for part in parts for forward in _shared_dropout_plan(part)]
-    return [Forward(view) for part in parts for view in (_separate(part) if separates else [part])]
+    return [_Forward(view) for part in parts for view in (_separate(part) if separates else [part])]
 
 
 def _parts(views: np.ndarray, pairs: int) -> list[np.ndarray]:
@@ -50,7 +44,7 @@ def _separate(views: np.ndarray) -> list[np.ndarray]:
     return [part for part in parts if part.any()]
 
 
-def _shared_dropout_plan(views: np.ndarray) -> list[Forward]:
+def _shared_dropout_plan(views: np.ndarray) -> list[_Forward]:
     """Run the originals of pairs, then their partners with the same dropout masks, then rows without a partner.
 
     All views of a row have the same position in forwards of the same size, so that they get the same masks. Rows that
@@ -58,23 +52,10 @@ def _shared_dropout_plan(views: np.ndarray) -> list[Forward]:
     """
     several = views.sum(1) > 1
     if not several.any():
-        return [Forward(views)]
-    forwards: list[Forward] = []
+        return [_Forward(views)]
+    forwards: list[_Forward] = []
     for partners in np.unique(views[several], axis=0):
         *first, last = _separate(views & (views == partners).all(1, keepdims=True))
-        forwards += [*(Forward(part, replays_rng=True) for part in first), Forward(last)]
+        forwards += [*(_Forward(part, replays_rng=True) for part in first), _Forward(last)]
     single = views & ~several[:, None]
-    return [*forwards, *([Forward(single)] if single.any() else [])]
-
-
-def replay_rng(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager[None]:
-    """Restore the random state of a device on exit, so that the code after the block draws the same numbers."""
-    return fork_rng(device) if enabled else contextlib.nullcontext()
-
-
-def checkpointed(run: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Return `run()` without its activations; the backward pass recomputes them with the same dropout masks."""
-    if not torch.is_grad_enabled():
-        return run()
-    outputs: tuple[Tensor, ...] = checkpoint(run, use_reentrant=False)
-    return outputs
+    return [*forwards, *([_Forward(single)] if single.any() else [])]
