@@ -121,7 +121,7 @@ def refuse_unsupported_launch(args: DAIRConfig, train_dataset: Any) -> None:
 
 
 def require_columns(args: DAIRConfig, model: Any, data: Any, known: Collection[str], name: str) -> None:
-    """Refuse data without the column of `share_prefixes`, or without any input of the model next to labels."""
+    """Refuse data without the column of `share_prefixes`, or without any input of the model among `known` columns."""
     if isinstance(data, TensorPairs):
         columns = list(data.views[0]) if isinstance(data.views[0], Mapping) else None
     else:

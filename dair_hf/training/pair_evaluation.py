@@ -102,7 +102,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return self._text_rows(dataset, name)
 
     def _held(self, data: Any) -> Any:
-        """Return rows that can be read several times: those of a transform or a torch data set are made once."""
+        """Return rows that can be read several times: a transform or a torch data set makes its rows once."""
         return held_rows(data, self.args.seed, self.args.dataloader_num_workers)
 
     # ---- loop over the originals ----
@@ -130,7 +130,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 self._finiteness.require_roots(terms, losses, batch.get(ROW_ID))
                 counts = self.pair_loss.count(batch)
                 loss = self.pair_loss.objective(terms, counts, self.lambda_control.in_evaluation).detach()
-            # As many columns on every rank, whatever the number of views of its batch.
+            # Every rank gathers the same number of columns.
             slopes = self.pair_loss.slopes(outputs)
             gradients = root_gradients(outputs.losses, outputs.terms, slopes, self.args)
             counted = targets[:, 0], targets[:, 1:].sum(1), exists
@@ -177,7 +177,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Run the loop of `Trainer` over the originals; objective and terms are those of the pairs."""
+        """Run the loop of `Trainer` over the originals; objective and terms cover the pairs."""
         if prediction_loss_only is None:
             prediction_loss_only = self.args.prediction_loss_only
         from dair_hf.evaluation.prediction import padded_array

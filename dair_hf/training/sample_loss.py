@@ -171,7 +171,7 @@ def _cut_tokens(batch: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]
 def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRules:
     """Return the requirements on rows: labels per token, ids within the vocabulary and the classes, range of labels.
 
-    `checks_labels` tells whether labels are those of the model's own loss.
+    `checks_labels` tells whether labels are for the model's own loss.
     """
     base: Any = base_model_of(model)
     config: Any = getattr(base, "config", None)

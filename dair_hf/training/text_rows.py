@@ -258,7 +258,7 @@ def max_positions(model: Any) -> int | None:
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(positions, int) or positions < 1:
         return None
-    # RoBERTa and its relatives keep the positions up to that of padding free.
+    # RoBERTa and its relatives keep the positions up to the padding's free.
     tables = (module for name, module in model.named_modules() if "position" in name and type(module) is nn.Embedding)
     unused = max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
     return positions - unused - virtual_tokens(model)

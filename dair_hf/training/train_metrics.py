@@ -12,7 +12,7 @@ from torch import Tensor
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
-# With dair_lambda="auto", of the lambda 0 of evaluations both would be 0, whatever the model is.
+# With dair_lambda="auto", evaluations use lambda 0, for which both would be 0 for any model.
 SHARES_OF_LAMBDA = ("gradient_share", "unlearned_share")
 SMALL_IS_BETTER = {
     "loss", "loss_original", "loss_augmented", "consistency", "inconsistency", "unlearned_share", "rows_without_target",

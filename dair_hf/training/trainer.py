@@ -106,8 +106,8 @@ class DAIRTrainer(PairEvaluationTrainer):
     whole optimizer step: all micro-batches of the accumulation window and all ranks, also in an incomplete last step.
     The same data gives the same update, however it is split into micro-batches and ranks.
 
-    Without partners, with `normalization="token"`, one micro-batch per step and one process, updates equal those of
-    `Seq2SeqTrainer` bit for bit. With several micro-batches the same holds for models that take `num_items_in_batch`,
+    Without partners, with `normalization="token"`, one micro-batch per step and one process, updates equal
+    `Seq2SeqTrainer`'s bit for bit. With several micro-batches the same holds for models that take `num_items_in_batch`,
     such as decoder-only models. For others (T5, BART) `Seq2SeqTrainer` averages the means of the micro-batches, so that
     a token of a short micro-batch weighs more. The default, `normalization="pair"`, divides by rows instead of tokens.
 
@@ -117,7 +117,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         data_collator: A `PairCollator`, or a collator of single views, which is wrapped in one. None: padding of inputs
             and of token labels if there is a tokenizer, else plain stacking.
         train_dataset: Paired rows: a `datasets.Dataset`, `EpochPairs`, `TensorPairs`, or any torch data set of such
-            rows. Rows of text in a known form (`pairs_from_jsonl`) are tokenized, also those of other arguments.
+            rows. Rows of text in a known form (`pairs_from_jsonl`) are tokenized, also in other arguments.
         eval_dataset: Paired rows, or a dictionary of several evaluation sets.
         processing_class: Tokenizer, which encodes texts and decodes predictions and labels.
         sample_loss: Loss of a row: a name in `per_sample.SAMPLE_LOSSES`, or a callable `(outputs, labels) -> [rows]`.
@@ -128,7 +128,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             regressions need none.
         objective: Objective of a whole batch that replaces the DAIR objective in training, `(outputs, step) -> scalar`
             (`environments`: IRM, V-REx, Group DRO, ...). `method` then only decides whether partners are run. The
-            logged and evaluated objective is still that of `args`.
+            logged and evaluated objective still follows `args`.
         augmenter: Makes partners during training: `(model, batch, generator) -> batch` with partners
             (`collator.add_partners`). It is called once per batch of `[B, V, ...]` columns on the device and draws
             random numbers from `generator` only. Examples are attacks on the model, generators and image transforms.
@@ -204,7 +204,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.eval_dataset = self.tokenize(self.eval_dataset, "eval_dataset")
         if data_collator is None:
             data_collator = self._default_collator()
-        # A copy, since its rules are those of this model.
+        # A copy, since its rules follow this model.
         self.data_collator: PairCollator = (
             copy.copy(data_collator) if isinstance(data_collator, PairCollator) else PairCollator(data_collator)
         )
@@ -298,7 +298,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             resume_from_checkpoint: Path of a checkpoint; True: the last complete one in `args.output_dir`, with a
                 warning that names newer ones, which were cut off while they were saved. The saved optimizer keeps its
                 settings, such as the learning rate. None, False: from the start, with a warning if `args.output_dir`
-                holds those of an earlier run.
+                holds checkpoints of an earlier run.
             trial: As in `Seq2SeqTrainer`.
             *args: As in `Seq2SeqTrainer`.
             **kwargs: As in `Seq2SeqTrainer`.
@@ -361,7 +361,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         self._require_columns(self.train_dataset, "train_dataset")
         sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         for name, data in sets.items() if self.args.eval_strategy != "no" else ():
-            self._require_columns(data, f"eval_dataset {name}".strip())
+            require_columns(self.args, self.model, data, (), f"eval_dataset {name}".strip())  # it may still be text
         makes_metrics = self.compute_metrics is not None or type(self).evaluate is not PairEvaluationTrainer.evaluate
         evaluator = self.evaluator
         if evaluator is None and all(map(self._may_evaluate_pairs, sets.values())):
@@ -378,7 +378,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         return super().set_initial_training_values(args, dataloader)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the schedule of `lr_drop_epochs` or `lr_half_life_steps`, else that of `Seq2SeqTrainer`."""
+        """Create the schedule of `lr_drop_epochs` or `lr_half_life_steps`, else `Seq2SeqTrainer`'s."""
         args = self.args
         factor: Callable[[int], float] | None = None
         if args.lr_drop_epochs is not None:
@@ -416,7 +416,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         return add_known_partners(known, self._view_columns, columns)
 
     def _known_columns(self, data: Any) -> list[str]:
-        """Return the columns that are read: all, or those of the model and the collator for all views."""
+        """Return the columns that are read: all, or what model and collator read of all views."""
         columns = columns_of(data) or []
         return list(self._note_partners(columns)) if self.args.remove_unused_columns else columns
 
@@ -424,7 +424,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         require_columns(self.args, self.model, data, self._known_columns(data), name)
 
     def _trains_originals(self, description: str | None) -> bool:
-        """Return whether a data loader is that of an ERM run, which neither reads nor collates partners."""
+        """Return whether a data loader is for an ERM run, which neither reads nor collates partners."""
         return not self.args.uses_partners and description is not None and description.lower() == "training"
 
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
@@ -444,7 +444,7 @@ class DAIRTrainer(PairEvaluationTrainer):
 
     def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
         if description == "Training":
-            self.pair_sampler = None  # that of an earlier run
+            self.pair_sampler = None  # the sampler of an earlier run
         if self._trains_originals(description) and isinstance(dataset, TensorPairs):
             dataset = dataset.originals()
         if isinstance(dataset, torch.utils.data.IterableDataset):

@@ -6,7 +6,7 @@ j are `j + 1, ..., end[j] - 1`, and a token sees its ancestors and itself:
     node i attends to node j  <=>  j <= i < end[j]
 
 Position ids are depths. A row is a path from the root, and each of its targets is predicted by a node of the path. The
-losses of rows and their gradients are those of separate rows, although a common prefix is computed once.
+losses of rows and their gradients equal the ones of separate rows, although a common prefix is computed once.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class _GrowingLayer(DynamicLayer):
         self.keys, self.values = (buffer[:, :, :columns] for buffer in self._buffers)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append keys and values `[R, heads, T, d]`, and return those of all tokens."""
+        """Append keys and values `[R, heads, T, d]`, and return both for all tokens."""
         length = self.keys.shape[-2]
         end = length + key_states.shape[-2]
         if end > self._buffers[0].shape[-2]:
@@ -156,7 +156,7 @@ def token_ids(prompt: Mapping[str, Any]) -> np.ndarray | None:
 def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int, tokenizer: Any = None) -> bool:
     """Compare prompts that `generate` continues from a tree with separate prompts.
 
-    The tree is that of `probe_rows`.
+    The tree is made by `probe_rows`.
     """
     length = len(longest)
     if length < 2:

@@ -160,7 +160,7 @@ def probe_rows(model: Any, tokens: np.ndarray, depth: int, nodes: int = DENSE_NO
 
 
 def require_exact_trees(model: Any, rows: np.ndarray) -> None:
-    """Compare the logits of rows in a tree with those of separate rows, in float32 whatever the model trains in.
+    """Compare the logits of rows in a tree with the logits of separate rows, always in float32 or more.
 
     The first row, the row with the last node, and the beginning of the first are compared: attention that counts nodes
     differs for the second, and positions that depend on the longest row of a forward for the third.
@@ -186,7 +186,7 @@ def require_exact_trees(model: Any, rows: np.ndarray) -> None:
             expected = torch.cat([base(input_ids=ids).logits[0] for ids in separate])
             difference = (logits - expected).abs().max().item()
             if not difference <= rounding_error(base, expected):
-                problem = f"its logits differ by {difference:.2g} from those of separate rows"
+                problem = f"its logits differ by {difference:.2g} from separate rows"
     if problem:
         raise DataError(
             f"share_prefixes and {type(base).__name__} cannot be combined: {problem}. Attention must depend on the "
