@@ -155,9 +155,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             self._rows_seen += ranks * size
         if "inputs" in self.args.include_for_metrics:
             # `compute_metrics` gets the original views in the format of `Trainer`.
-            columns = {name: v[:, 0] for name, v in inputs.items() if isinstance(v, Tensor) and name != VIEW_MASK}
+            originals = {name: v[:, 0] for name, v in inputs.items() if isinstance(v, Tensor) and name != VIEW_MASK}
             inputs.clear()
-            inputs.update(columns)
+            inputs.update(originals)
         return loss, predictions, None if labels is None else labels[:, 0]
 
     def _original_outputs(self, model: nn.Module, batch: Mapping[str, Any], ignore_keys: list[str] | None) -> Any:

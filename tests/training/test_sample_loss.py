@@ -168,7 +168,7 @@ def test_a_decoder_only_model_learns_the_next_token_by_default(tmp_path: Path, k
             "^sample_loss='seq2seq': .*per_sample.seq2seq_nll",
         ),
         (lambda: tiny.model("bart"), None, "causal", "^sample_loss='causal'"),
-        (MODELS["regression by one output"][0], [0, 1, 0, 1, 1], "classification", "^sample_loss='classification'"),
+        (MODELS["regression by one output"][0], [0] * 5, "classification", "^sample_loss='classification'"),
         (MODELS["tokens"][0], LABELS["tokens"], "causal", "^sample_loss='causal'"),
     ],
 )
