@@ -154,8 +154,9 @@ class PairLoss:
         if run is None:
             run = self._run(model, batch, layout, views, compares_features)
 
-        targets, ran = on_device(np.stack([layout.targets, views]), batch[VIEW_MASK].device)
-        was_run, partners = ran.bool(), (targets[:, 1:] > 0) & (targets[:, :1] > 0)
+        mask = batch[VIEW_MASK]  # in which rows may have been masked after their layout was computed
+        targets, was_run = on_device(np.stack([layout.targets, views]), mask.device) * mask
+        was_run, partners = was_run.bool(), (targets[:, 1:] > 0) & (targets[:, :1] > 0)
         unused = (targets == 0) | ~was_run
 
         def by_view(losses: Tensor) -> Tensor:
