@@ -190,23 +190,6 @@ def test_erm_collates_originals_alone(tmp_path: Path, make: Any) -> None:
         assert batch["layout"].exists.shape == (4, 1)
 
 
-def test_the_columns_of_a_list_are_not_searched_at_every_step(tmp_path: Path) -> None:
-    searched: list[int] = []
-
-    class Rows(list[Any]):
-        def __iter__(self) -> Any:
-            searched.append(len(self))
-            return super().__iter__()
-
-    rows = Rows(dict(row) for row in tiny.pairs("gpt2", 8))
-    counts = []
-    for epochs in (1, 5):
-        searched.clear()
-        tiny.trainer(tmp_path, "gpt2", rows, remove_unused_columns=False, num_train_epochs=epochs).train()
-        counts.append(len(searched))
-    assert counts[0] == counts[1]
-
-
 class Reads:
     """Base collator that computes inputs from paths and records the columns it gets."""
 

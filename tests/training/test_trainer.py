@@ -189,16 +189,6 @@ def test_an_evaluation_loop_returns_predictions_and_labels_in_the_order_of_the_d
     np.testing.assert_array_equal(output.predictions, made.predict(data, max_new_tokens=3).predictions)
 
 
-def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
-    data = tiny.pairs("bart", 4, partner=lambda row: row == 0)
-    data = data.add_column("answer", list("abcd")).add_column("augmented_answer", ["A", None, None, None])
-    seen: list[str] = []
-    evaluator = PairEvaluator(lambda p, r: seen.extend(r) or [True] * len(r), references="answer")  # type: ignore[func-returns-value]
-    made = tiny.trainer(tmp_path, "bart", None, eval_dataset=data, evaluator=evaluator)
-    made.evaluate_pairs(intervals=False)
-    assert seen == ["a", "b", "c", "d", "A"]
-
-
 @pytest.mark.parametrize(("clusters", "is_one_unit"), [(None, True), ("dialogue_id", True), ("row_id", False)])
 def test_dialogues_are_the_units_by_default(tmp_path: Path, clusters: str | None, is_one_unit: bool) -> None:
     data = tiny.classified_pairs(4)
@@ -466,22 +456,6 @@ def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
         made.train()
 
 
-def test_a_search_with_evaluations_during_training_trains_the_own_objective(tmp_path: Path) -> None:
-    def trainer(**settings: Any) -> DAIRTrainer:
-        settings |= {"model": None, "model_init": lambda: tiny.model("gpt2"), "eval_strategy": "epoch"}
-        return tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), eval_dataset=tiny.pairs("gpt2", 4), **settings)
-
-    best = trainer().hyperparameter_search(
-        hp_space=lambda trial: {"dair_lambda": trial.suggest_float("dair_lambda", 2.0, 2.0)},
-        compute_objective=lambda metrics: metrics["eval_loss"],
-        backend="optuna",
-        n_trials=2,
-    )
-    plain = trainer(dair_lambda=2.0)
-    plain.train()
-    assert best.objective == plain.evaluate()["eval_loss"]
-
-
 def test_a_search_goes_from_numbers_to_auto_and_back(tmp_path: Path) -> None:
     data, held_out = tiny.pairs("gpt2", 8), tiny.pairs("gpt2", 4)
 
@@ -684,22 +658,6 @@ def test_token_batches_train_every_row_and_resume_bit_for_bit(tmp_path: Path) ->
     resumed.train(resume_from_checkpoint=str(checkpoint))
     assert whole.state.global_step == resumed.state.global_step > 5
     assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
-
-
-def test_what_the_saved_optimizer_holds_stays_after_a_resume(tmp_path: Path) -> None:
-    """The warning says so: `learning_rate` and the like are those of the checkpoint."""
-
-    def weights(resume: bool, **settings: Any) -> list[torch.Tensor]:
-        base = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
-        made = tiny.trainer(tmp_path, "t5", tiny.pairs("t5"), **{**base, **settings})
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2") if resume else None)
-        return [parameter.detach().clone() for parameter in made.model.parameters()]
-
-    expected = weights(resume=False, learning_rate=0.01)
-    resumed = weights(
-        resume=True, learning_rate=1e-6, weight_decay=0.5, adam_beta1=0.5, adam_beta2=0.5, adam_epsilon=1.0
-    )
-    assert all(torch.equal(old, new) for old, new in zip(expected, resumed, strict=True))
 
 
 def test_checkpoints_of_an_earlier_run_are_named_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
