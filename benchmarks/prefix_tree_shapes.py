@@ -46,8 +46,7 @@ from workloads import quiet_settings
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.io.commands import exit_status
 from dair_hf.losses.objective import Counts
-from dair_hf.trees.attention import DENSE_NODES, FLEX, nodes_at_once, tree_mask
-from dair_hf.trees.block_attention import blocks_of
+from dair_hf.trees.attention import DENSE_NODES, FLEX, blocks_of, nodes_at_once, tree_mask
 from dair_hf.trees.forest import FOREST, Forest, build_forest
 
 NAME = "prefix_tree_shapes"

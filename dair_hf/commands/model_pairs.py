@@ -31,9 +31,9 @@ from dair_hf.data.texts.labels import label_of
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
 from dair_hf.modeling import load_pretrained, output_layers, require_all_weights
-from dair_hf.training.run_settings import CLASSES_FILE, read_classes
+from dair_hf.training.model_card import CLASSES_FILE, read_classes
 from dair_hf.training.sample_loss import base_model_of
-from dair_hf.training.texts.needs import max_positions
+from dair_hf.training.text_rows import max_positions
 from dair_hf.training.trainer import DAIRTrainer
 
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")

@@ -6,6 +6,10 @@ their state (the weights of Group DRO) is saved in checkpoints and restored on a
 
 The original view is the first environment, the augmented view the second; a row without a partner is in the first only.
 If rows have several partners, each partner number is an environment of its own (DAIR on aggregated losses takes one).
+The penalties of IRM and V-REx have weight 1 during the first `anneal_steps` steps. If the weight is above 1, the sum is
+divided by it, so that the gradient keeps its scale. Both are taken from the authors' code of IRM. After the jump of the
+weight the moments of Adam no longer fit the gradient, so the state of the optimizer is cleared at that step.
+
 Unlike a sum over rows, such an objective depends on how the data is batched: a batch is one step of one process. The
 trainer refuses gradient accumulation and several processes.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -24,13 +28,14 @@ from transformers import TrainerCallback
 from dair_hf.data.collator import on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.objective import LOSS_EPSILON, squared_root_consistency
+from dair_hf.settings import Positive, Range, Settings
 from dair_hf.training.forward.pair_loss import PairOutputs
 
 BatchObjective = Callable[[PairOutputs, int], Tensor]
 
 
 @dataclass
-class EnvironmentConfig:
+class EnvironmentConfig(Settings):
     """Settings of the baselines with the views as environments.
 
     Example:
@@ -42,21 +47,17 @@ class EnvironmentConfig:
 
     provided_methods = ("irm", "rex", "dro")  # of `experiments.comparison`; no field
 
-    irm_penalty: float = field(default=1e4, metadata={"help": "Weight of the penalty of irm, > 0, after annealing."})
-    rex_penalty: float = field(
+    irm_penalty: Positive = field(default=1e4, metadata={"help": "Weight of the penalty of irm, > 0, after annealing."})
+    rex_penalty: Positive = field(
         default=1e4, metadata={"help": "Weight of the variance in rex, > 0, in 1/nats, after annealing."}
     )
-    penalty_anneal_steps: int = field(
+    penalty_anneal_steps: Annotated[int, Range(low=0)] = field(
         default=1000, metadata={"help": "Optimizer steps with weight 1 at the start of irm and rex, >= 0."}
     )
-    dro_step_size: float = field(default=0.01, metadata={"help": "Step size of the group weights of dro, > 0."})
+    dro_step_size: Positive = field(default=0.01, metadata={"help": "Step size of the group weights of dro, > 0."})
 
     def objective(self, method: str) -> BatchObjective | None:
-        """Return the objective of a baseline; None for methods of `DAIRConfig`.
-
-        Raises:
-            DataError: A setting is out of range.
-        """
+        """Return the objective of a baseline; None for methods of `DAIRConfig`."""
         if method == "irm":
             return IRM(self.irm_penalty, self.penalty_anneal_steps)
         if method == "rex":
@@ -64,24 +65,17 @@ class EnvironmentConfig:
         return GroupDRO(self.dro_step_size) if method == "dro" else None
 
 
-def environment_risks(losses: Tensor, exists: np.ndarray) -> Tensor:
+def _environment_risks(losses: Tensor, exists: np.ndarray) -> Tensor:
     """Return `R_e`, the mean loss of every environment that has a row."""
     counts = exists.sum(0)
     return torch.stack([losses[:, e].sum() / int(counts[e]) for e in np.flatnonzero(counts)])
 
 
-class PenalizedRisk(nn.Module):
-    """Base class of `mean_e R_e + w * penalty`, with `w = 1` during the first `anneal_steps` steps.
-
-    If `w > 1` the sum is divided by it, so that the gradient keeps its scale. Both are taken from the authors' code of
-    IRM. After the jump of `w` the moments of Adam no longer fit the gradient, so `DAIRTrainer` clears the state of the
-    optimizer at that step (`FreshOptimizer`).
-    """
+class _PenalizedRisk(nn.Module, TrainerCallback):
+    """Base class of `mean_e R_e + w * penalty`, with `w = 1` during the first `anneal_steps` steps."""
 
     def __init__(self, penalty_weight: float = 1e4, anneal_steps: int = 0) -> None:
         super().__init__()
-        _require("penalty_weight", penalty_weight)
-        _require("anneal_steps", anneal_steps, allow_zero=True)
         self.penalty_weight = penalty_weight
         self.anneal_steps = anneal_steps
 
@@ -90,24 +84,17 @@ class PenalizedRisk(nn.Module):
         weight = self.penalty_weight if step >= self.anneal_steps else 1.0
         return (risks.mean() + weight * penalty) / max(weight, 1.0)
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Clear the state of the optimizer when the weight jumps, also in a run that is resumed there."""
+        if state.global_step == self.anneal_steps:
+            optimizer.state.clear()
+
     def extra_repr(self) -> str:
         """Return the settings, for the model card."""
         return f"penalty_weight={self.penalty_weight:g}, anneal_steps={self.anneal_steps}"
 
 
-class FreshOptimizer(TrainerCallback):
-    """Clears the state of the optimizer, such as the moments of Adam, before one optimizer step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Clear the state at the step, also in a run that is resumed there."""
-        if state.global_step == self.step:
-            optimizer.state.clear()
-
-
-class IRM(PenalizedRisk):
+class IRM(_PenalizedRisk):
     """Invariant risk minimization: IRMv1 with an unbiased penalty, `mean_e R_e + w * mean_e g_e g'_e`.
 
     `g_e` and `g'_e` are the derivatives `d R_e(s * logits) / d s` at `s = 1` over two halves of the environment's rows.
@@ -116,17 +103,12 @@ class IRM(PenalizedRisk):
     rows exceeds the quantity itself. The penalty of a batch can be negative. Environments of fewer than two rows have
     none. Large batches (2,000 rows) and small learning rates (at most 1e-3) keep its variance low.
 
-    For annealing and scaling see `PenalizedRisk`.
-
     Source: Arjovsky, Bottou, Gulrajani, Lopez-Paz, "Invariant Risk Minimization", arXiv:1907.02893, equation (IRMv1)
     and, for the unbiased estimate, appendix D.
 
     Args:
         penalty_weight: `w` after annealing, > 0.
         anneal_steps: Number of optimizer steps with `w = 1`.
-
-    Raises:
-        DataError: A value out of range.
 
     Example:
         >>> IRM(penalty_weight=1e4, anneal_steps=190)
@@ -145,13 +127,11 @@ class IRM(PenalizedRisk):
 
         first, second = slopes(exists & (number % 2 == 1)), slopes(exists & (number % 2 == 0))
         penalty = (first * second).sum() / (number[-1] >= 2).sum().clamp(min=1)
-        return self.penalized(environment_risks(losses, outputs.layout.targets > 0), penalty, step)
+        return self.penalized(_environment_risks(losses, outputs.layout.targets > 0), penalty, step)
 
 
-class VREx(PenalizedRisk):
+class VREx(_PenalizedRisk):
     """Variance risk extrapolation: `mean_e R_e + w * Var_e(R_e)`, with the variance of risks between environments.
-
-    For annealing and scaling see `PenalizedRisk`.
 
     Source: Krueger et al., "Out-of-Distribution Generalization via Risk Extrapolation (REx)", ICML 2021, equation (8),
     which has the sum of the risks instead of their mean.
@@ -159,9 +139,6 @@ class VREx(PenalizedRisk):
     Args:
         penalty_weight: `w` after annealing, > 0, in 1/nats.
         anneal_steps: Number of optimizer steps with `w = 1`.
-
-    Raises:
-        DataError: A value out of range.
 
     Example:
         >>> VREx(penalty_weight=10.0)
@@ -187,9 +164,6 @@ class GroupDRO(nn.Module):
         step_size: `eta`, > 0, in 1/nats.
         groups: Number of groups: one more than the largest number of a partner.
 
-    Raises:
-        DataError: The step size is out of range, or there are fewer than two groups.
-
     Example:
         >>> GroupDRO(step_size=0.01).weights
         tensor([0.5000, 0.5000])
@@ -199,9 +173,6 @@ class GroupDRO(nn.Module):
 
     def __init__(self, step_size: float = 0.01, groups: int = 2) -> None:
         super().__init__()
-        _require("step_size", step_size)
-        if groups < 2:
-            raise DataError(f"groups={groups} is out of range; give at least 2, the original and one partner")
         self.step_size = step_size
         self.register_buffer("weights", torch.full((groups,), 1 / groups))
 
@@ -210,19 +181,12 @@ class GroupDRO(nn.Module):
         return f"step_size={self.step_size:g}"
 
     def forward(self, outputs: PairOutputs, step: int) -> Tensor:
-        """Update the weights and return the objective of a batch, a scalar in nats.
-
-        Raises:
-            DataError: Rows have more partners than there are groups for.
-        """
+        """Update the weights and return the objective of a batch, a scalar in nats."""
         risks, present = _risks(outputs), np.flatnonzero(_environments(outputs).any(0))
         if len(risks) < 2:
             return risks.sum()  # with one group there is nothing to compare
         if present[-1] >= len(self.weights):
-            raise DataError(
-                f"GroupDRO has {len(self.weights)} groups, but rows have the partner number {present[-1]}; give "
-                f"objective=GroupDRO(groups={present[-1] + 1}): originals, and each number of a partner, are a group"
-            )
+            raise DataError(f"GroupDRO: expected groups={present[-1] + 1}, got {len(self.weights)}")
         if len(risks) < len(self.weights):
             risks = risks.new_zeros(len(self.weights)).index_copy(0, on_device(present, risks.device), risks)
         self.weights = torch.softmax(self.weights.to(risks.device).log() + self.step_size * risks.detach().float(), 0)
@@ -247,9 +211,6 @@ class AggregatedDAIR(nn.Module):
         consistency: "sample" or "batch".
         epsilon: Added inside both roots of `R`.
 
-    Raises:
-        DataError: An unknown method or consistency, or a negative lambda.
-
     Example:
         >>> AggregatedDAIR(torch.mean, "dair", dair_lambda=10.0, consistency="batch")
         AggregatedDAIR(method=dair, dair_lambda=10, consistency=batch)
@@ -264,11 +225,10 @@ class AggregatedDAIR(nn.Module):
         epsilon: float = LOSS_EPSILON,
     ) -> None:
         super().__init__()
-        if method not in ("erm", "da", "dair"):
-            raise DataError(f"method={method!r} is unknown; use erm, da or dair")
-        if consistency not in ("sample", "batch"):
-            raise DataError(f"consistency={consistency!r} is unknown; use sample or batch")
-        _require("dair_lambda", dair_lambda, allow_zero=True)
+        if method not in ("erm", "da", "dair") or consistency not in ("sample", "batch"):
+            raise DataError(
+                f"method={method!r}, consistency={consistency!r}: expected erm, da or dair, and sample or batch"
+            )
         self.aggregate = aggregate
         self.method = method
         self.dair_lambda = dair_lambda
@@ -289,16 +249,9 @@ class AggregatedDAIR(nn.Module):
         original, augmented, paired = outputs.terms.original, outputs.terms.augmented, outputs.layout.paired
         if self.method == "erm" or not paired.any():
             return self.aggregate(original)
-        if not paired.all():
-            raise DataError(
-                f"{int(paired.sum())} of {len(paired)} rows of a batch have a partner; aggregated losses "
-                "compare all rows of both views, so give a partner to every row or to none"
-            )
-        if (several := outputs.layout.partners.sum(1) > 1).any():
-            raise DataError(
-                f"{int(several.sum())} of {len(paired)} rows of a batch have several partners; aggregated losses "
-                "compare one augmented view with the original, so keep the columns of one partner only"
-            )
+        if not (outputs.layout.partners.sum(1) == 1).all():
+            counts = outputs.layout.partners.sum(1).tolist()
+            raise DataError(f"AggregatedDAIR: expected one partner of every row or none, got {counts!r:.80}")
         aggregate, augmented_aggregate = self.aggregate(original), self.aggregate(augmented)
         loss = 0.5 * aggregate + 0.5 * augmented_aggregate
         if self.method == "da":
@@ -315,10 +268,4 @@ def _environments(outputs: PairOutputs) -> np.ndarray:
 
 
 def _risks(outputs: PairOutputs) -> Tensor:
-    return environment_risks(outputs.losses, _environments(outputs))
-
-
-def _require(name: str, value: float, allow_zero: bool = False) -> None:
-    is_number = isinstance(value, (int, float))
-    if not is_number or not (value >= 0 if allow_zero else value > 0) or value == float("inf"):
-        raise DataError(f"{name}={value!r} is out of range; it must be a finite number {'>=' if allow_zero else '>'} 0")
+    return _environment_risks(outputs.losses, _environments(outputs))

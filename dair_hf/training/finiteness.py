@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,23 +37,15 @@ class _Flag:
         return self.copied is None or bool(self.copied.query())
 
 
-@dataclass
-class _Batch:
-    """Losses of a batch."""
-
+class _Batch(NamedTuple):
     row_ids: Sequence[Any]
     terms: PairTerms
-    losses: Tensor | None
+    losses: Tensor  # [B, V]
     dair_lambda: float | Tensor
 
 
 class FinitenessCheck(TrainerCallback):
-    """Callback that holds the losses of batches until they are known to be finite.
-
-    Args:
-        args: Configuration of the run.
-        objective: Objective that replaces the DAIR objective, for errors.
-    """
+    """Callback that holds the losses of batches until they are known to be finite."""
 
     def __init__(self, args: DAIRConfig, objective: Any = None) -> None:
         self.args = args
@@ -65,48 +56,24 @@ class FinitenessCheck(TrainerCallback):
         self,
         loss: Tensor,
         terms: PairTerms,
+        losses: Tensor,
         row_ids: Sequence[Any] | None,
         step: int,
         dair_lambda: float | Tensor,
-        losses: Tensor | None = None,
     ) -> None:
-        """Hold a batch and start to copy the flag whether its loss is finite.
-
-        Args:
-            loss: Objective of the batch, a scalar.
-            terms: Terms of the batch, each `[B]`.
-            row_ids: Names of its rows; None: their numbers.
-            step: Number of optimizer steps taken before.
-            dair_lambda: Lambda of the step.
-            losses: Losses of all views, `[B, V]`; None: no row has several partners.
-        """
+        """Hold a batch, and start to copy the flag whether its objective `loss` is finite."""
         terms = PairTerms(*(term.detach() for term in terms))
-        ids = [f"row {row} of the batch" for row in range(len(terms.original))] if row_ids is None else row_ids
-        losses = None if losses is None else losses.detach()
-        self.held.append((_Flag(loss, step), _Batch(ids, terms, losses, dair_lambda)))
+        ids = _row_names(row_ids, len(terms.original))
+        self.held.append((_Flag(loss, step), _Batch(ids, terms, losses.detach(), dair_lambda)))
 
     def add_norm(self, norm: Tensor, step: int) -> None:
-        """Hold the norm of the gradient of a step, and start to copy the flag whether it is finite.
-
-        Args:
-            norm: The norm, a scalar.
-            step: Number of optimizer steps taken before.
-        """
+        """Hold the norm of the gradient of a step, and start to copy the flag whether it is finite."""
         self.held.append((_Flag(norm, step), None))
 
-    def clear(self) -> None:
-        """Forget all batches."""
-        self.held.clear()
-
     def check(self, until_step: int | None = None) -> None:
-        """Check the held batches.
+        """Raise an error for the first held batch or gradient that is not finite.
 
-        Args:
-            until_step: Step whose batches are checked only if no waiting is needed; None: wait for all batches.
-
-        Raises:
-            NonFiniteLossError: A loss is NaN or infinite; the message names the rows. Or the gradient is, though the
-                losses are finite.
+        Batches of `until_step` are checked only if no waiting is needed.
         """
         while self.held:
             flag, batch = self.held[0]
@@ -115,97 +82,64 @@ class FinitenessCheck(TrainerCallback):
             if flag.copied is not None:
                 flag.copied.synchronize()
             if not flag.is_finite.numpy():
-                self.clear()
-                raise self._norm_error(flag) if batch is None else self._error(flag, batch)
+                self.held.clear()
+                raise NonFiniteLossError(
+                    f"{self._problem(flag, batch)}, at step {flag.step}; check the data, or lower the learning rate "
+                    f"(now {self.args.learning_rate}) or dair_lambda (now {self.args.dair_lambda})"
+                )
             self.held.popleft()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check the batches of earlier steps, and those of this step whose flags have arrived."""
         self.check(until_step=state.global_step)
 
-    def _norm_error(self, flag: _Flag) -> NonFiniteLossError:
-        args, remedy = self.args, "scale the sample loss"
-        if args.uses_regularizer and self.objective is None:
-            remedy = f"lower dair_lambda (now {args.dair_lambda}) or {remedy}"
-        return NonFiniteLossError(
-            f"the norm of the gradient is {flag.value.item()} at step {flag.step} though all losses are finite: it "
-            f"overflows {str(flag.value.dtype).removeprefix('torch.')}, or a function in a loss or in R has no finite "
-            f"slope, such as sqrt at 0; {remedy}, or check these functions"
+    def require_roots(self, terms: PairTerms, losses: Tensor, row_ids: Sequence[Any] | None) -> None:
+        """Refuse pairs of an evaluation whose R takes the root of a negative loss."""
+        if self._undefined_roots(terms, losses).any():
+            raise NonFiniteLossError(self._negative(terms, losses, _row_names(row_ids, len(losses))))
+
+    def _undefined_roots(self, terms: PairTerms, losses: Tensor) -> Tensor:
+        """Return the pairs whose R takes the root of a negative loss, `[B]` bool; none if no such R is trained."""
+        regularizer = self.args.loss_regularizer if self.args.uses_regularizer else None
+        if regularizer is None or not regularizer.takes_root:
+            return torch.zeros_like(terms.has_partner)
+        return terms.has_partner & (losses.amin(1) < -self.args.loss_epsilon)
+
+    def _negative(self, terms: PairTerms, losses: Tensor, row_ids: Sequence[Any]) -> str:
+        negative = self._undefined_roots(terms, losses)
+        rootless = next(name for name, regularizer in LOSS_REGULARIZERS.items() if not regularizer.takes_root)
+        return (
+            f"sample_loss is negative in {_named(negative, row_ids)}, down to {losses.amin(1)[negative].min():.4g}, of "
+            f"which regularizer={self.args.regularizer!r} takes the root; add a constant, or use {rootless!r}"
         )
 
-    def _error(self, flag: _Flag, batch: _Batch) -> NonFiniteLossError:
-        args = self.args
-        terms = PairTerms(*(term.cpu() for term in batch.terms))
-        rows, where = len(terms.original), f"at step {flag.step}"
-        losses = None if batch.losses is None else batch.losses.cpu()
-        if self.objective is None and (negative := undefined_roots(terms, args, losses)).any():
-            return negative_losses(terms, negative, batch.row_ids, where, args, losses)
+    def _problem(self, flag: _Flag, batch: _Batch | None) -> str:
+        """Describe what is not finite: a loss, R, the objective, or the gradient."""
+        if batch is None:
+            return f"the norm of the gradient is {flag.value.item()} though all losses are finite"
+        terms, losses = PairTerms(*(term.cpu() for term in batch.terms)), batch.losses.cpu()
+        if self.objective is None and self._undefined_roots(terms, losses).any():
+            return self._negative(terms, losses, batch.row_ids)
         finite_losses = terms.original.isfinite() & terms.augmented.isfinite()
-        broken = ~(finite_losses & terms.consistency.isfinite())
-        if broken.any() and finite_losses.all():
-            return NonFiniteLossError(
-                f"R of {int(broken.sum())} of {rows} rows is not finite {where} though their losses are: "
-                f"{_named(broken, batch.row_ids)}; check regularizer={args.regularizer!r}, which makes R of them"
-            )
-        if broken.any():
-            return NonFiniteLossError(
-                f"the loss of {int(broken.sum())} of {rows} rows is not finite {where}: "
-                f"{_named(broken, batch.row_ids)}; check these rows, lower the learning rate (now "
-                f"{args.learning_rate}) or clip the gradient (max_grad_norm, now {args.max_grad_norm})"
-            )
-        problem = f"is {flag.value.item()} {where} though the losses of all {rows} rows are finite"
+        if not finite_losses.all():
+            return f"the loss is not finite in {_named(~finite_losses, batch.row_ids)}"
+        if not terms.consistency.isfinite().all():
+            broken = _named(~terms.consistency.isfinite(), batch.row_ids)
+            return f"R is not finite in {broken} though their losses are: check regularizer={self.args.regularizer!r}"
         if self.objective is not None:
-            return NonFiniteLossError(
-                f"objective={type(self.objective).__name__} {problem}, from {terms.original.min():.4g} to "
-                f"{torch.maximum(terms.original, terms.augmented).max():.4g}; check how it is computed from them"
-            )
-        dair_lambda = float(batch.dair_lambda)
-        objectives = pair_objective(terms, args.method, dair_lambda, args.view_weights)
-        overflows, dtype = ~objectives.isfinite(), str(terms.original.dtype).removeprefix("torch.")
-        if overflows.any():
-            count = int(overflows.sum())
-            reason = f"the objective of {count} rows overflows {dtype}: {_named(overflows, batch.row_ids)}"
-        else:
-            row = int(objectives.argmax())
-            largest = f"{objectives[row]:.4g}, of {batch.row_ids[row]!r}"
-            reason = f"the sum over rows overflows {dtype}; the largest is {largest}"
-        return NonFiniteLossError(
-            f"the objective {problem}: {reason}. The largest R is {terms.consistency.max():.4g}, times "
-            f"dair_lambda={dair_lambda}; check these rows, lower dair_lambda or scale the sample loss"
+            return f"objective={type(self.objective).__name__} is {flag.value.item()} though all losses are finite"
+        objectives = pair_objective(terms, self.args.method, float(batch.dair_lambda), self.args.view_weights)
+        largest = batch.row_ids[int(objectives.nan_to_num(torch.inf).argmax())]
+        return (
+            f"the objective is {flag.value.item()} though all losses are finite, with the largest R "
+            f"{terms.consistency.max():.4g} times dair_lambda={float(batch.dair_lambda)}, largest in {largest!r}"
         )
 
 
-def undefined_roots(terms: PairTerms, args: DAIRConfig, losses: Tensor | None = None) -> Tensor:
-    """Return the pairs whose R takes the root of a negative loss, `[B]` bool; none if no such R is trained."""
-    regularizer = args.loss_regularizer if args.uses_regularizer else None
-    if regularizer is None or not regularizer.takes_root:
-        return torch.zeros_like(terms.has_partner)
-    return terms.has_partner & (_lowest(terms, losses) < -args.loss_epsilon)
+def _row_names(row_ids: Sequence[Any] | None, count: int) -> Sequence[Any]:
+    return [f"row {row} of the batch" for row in range(count)] if row_ids is None else row_ids
 
 
-def _lowest(terms: PairTerms, losses: Tensor | None) -> Tensor:
-    """Return the lowest loss of the views of every pair, `[B]`."""
-    return torch.minimum(terms.original, terms.augmented) if losses is None else losses.amin(1)
-
-
-def negative_losses(
-    terms: PairTerms,
-    negative: Tensor,
-    row_ids: Sequence[Any] | None,
-    where: str,
-    args: DAIRConfig,
-    losses: Tensor | None = None,
-) -> NonFiniteLossError:
-    """Return the error for pairs with a negative loss whose R takes its root."""
-    rootless = next(name for name, regularizer in LOSS_REGULARIZERS.items() if not regularizer.takes_root)
-    lowest = _lowest(terms, losses)[negative].min()
-    ids = range(len(negative)) if row_ids is None else row_ids
-    return NonFiniteLossError(
-        f"sample_loss is negative in {int(negative.sum())} of {len(negative)} rows {where}: {_named(negative, ids)}, "
-        f"down to {lowest:.4g}; regularizer={args.regularizer!r} takes the root of a loss. Add a constant that makes "
-        f"it >= 0, or use regularizer={rootless!r}"
-    )
-
-
-def _named(mask: Tensor, row_ids: Sequence[Any]) -> list[Any]:
-    return [row_ids[row] for row in mask.nonzero().flatten().tolist()[:MAX_NAMED_ROWS]]
+def _named(mask: Tensor, row_ids: Sequence[Any]) -> str:
+    rows = mask.nonzero().flatten().tolist()
+    return f"{len(rows)} of {len(mask)} rows, {[row_ids[row] for row in rows[:MAX_NAMED_ROWS]]}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from transformers import TrainerCallback
 from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
-from dair_hf.errors import DataError
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
 SMOOTHING = 0.95  # of the exponential means of both squared norms, per optimizer step
@@ -28,44 +26,30 @@ logger = logging.get_logger(__name__)
 class LambdaControl(TrainerCallback):
     """Callback that gives lambda at every step.
 
-    With a number, lambda is `dair_lambda` times the factor of the schedule. With `dair_lambda="auto"`, lambda keeps the
-    *gradient share*, the size of the gradient of lambda R relative to that of the losses, at `lambda_target` times the
-    factor of the schedule. Both gradients are taken with respect to the roots `r = sqrt(l)`, `r~ = sqrt(l~)` of the
-    losses of pairs, of which `R_sq = (r - r~)^2` is a function as simple as the squared errors `r^2`, `r~^2`:
+    With a number, lambda is `dair_lambda` times the factor of the warmup. With `dair_lambda="auto"`, lambda keeps the
+    *gradient share*, the size of the gradient of lambda R relative to that of the losses, at `lambda_target` times that
+    factor. Both gradients are taken with respect to the roots `r = sqrt(l)`, `r~ = sqrt(l~)` of the losses of pairs:
 
         |grad (w l + w~ l~)|^2 = 4 sum_pairs (w^2 l + w~^2 l~)
         |grad R|^2             = 4 sum_pairs (l (dR/dl)^2 + l~ (dR/dl~)^2), for R_sq 8 sum_pairs R_sq
         share                  = lambda |grad R| / |grad (w l + w~ l~)|
 
-    For R_sq and weights of 1/2 this is `2 lambda sqrt(rho)`, where `rho = E[R] / E[(l + l~) / 2]`, in [0, 2], is the
-    relative inconsistency; for R_l1 it is `2 lambda`. Sums cost nothing, unlike norms at logits or weights; for a
-    regression `r` is the error, so that the share is exact at the output of the model. It is exact for several
-    partners, with `stop_gradient`, and for functions of the losses; for KL and JS, which are none, `8 R` replaces
-    `|grad R|^2`, and `4 R` with `stop_gradient`, as R_sq has half its squared norm in each view.
+    Sums cost nothing, unlike norms at logits or weights. The sums of a step are reduced over all micro-batches and
+    ranks, and enter exponential means (`SMOOTHING`). Lambda of a step follows from the means of earlier steps, so that
+    it is known before the forward and is the same however the step is cut; in the first step it is 0. Lambda is at most
+    `lambda_max` per pair; with token normalization `lambda_token = lambda_pair * 2 pairs / tokens`.
 
-    A model that answers every input alike has no R, whatever lambda is. A share above 1 may drive training there, and
-    lambda to its bound. If all inputs have nearly the same loss, such a model is at hand: while, after the warmup, the
-    standard deviation of the losses of both views of all pairs is below `SAME_LOSSES` times their mean, every step
-    multiplies the target by `BACKOFF`, for the rest of the run; a warning tells. Losses that differ anyway, as those of
-    regressions and of sequences of several lengths, never meet this.
-
-    The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
-    of a step follows from the means of earlier steps, so that it is known before the forward and is the same however
-    the step is cut; in the first step it is 0. Lambda is at most `lambda_max` per pair. With token normalization it is
-    converted by the counts of the step: `lambda_token = lambda_pair * 2 pairs / tokens`.
+    A model that answers every input alike has no R for any lambda, and a share above 1 may drive training there. While,
+    after the warmup, the standard deviation of the losses of all pairs is below `SAME_LOSSES` times their mean, every
+    step multiplies the target by `BACKOFF`, for the rest of the run, and a warning says so.
 
     The host never waits for the device.
-
-    Args:
-        args: Configuration of the run.
-        accelerator: Accelerator of the trainer, whose ranks add their sums.
     """
 
     def __init__(self, args: DAIRConfig, accelerator: Accelerator) -> None:
         self.args = args
         self.accelerator = accelerator
-        self._factor: Callable[[int], float] = partial(_warmup_factor, 0)
-        self._warmup = 0
+        self._warmup = 0  # optimizer steps over which lambda, or its target, rises from 0
         self.reset()
 
     def reset(self) -> None:
@@ -85,25 +69,14 @@ class LambdaControl(TrainerCallback):
         return {name: value for name, value in state.items() if value is not None and self.args.dair_lambda == AUTO}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of a checkpoint.
-
-        Raises:
-            DataError: Another version of the library wrote it.
-        """
-        shapes = {"means": (5,), "backoff": ()}
-        if wrong := [name for name, value in state.items() if shapes.get(name) != tuple(value.shape)]:
-            raise DataError(
-                f"the checkpoint's state of dair_lambda='auto' is of another version of dair_hf ({', '.join(wrong)}); "
-                "resume with that version, or start anew from the weights of the checkpoint"
-            )
+        """Restore the state of a checkpoint."""
         for name, value in state.items():
             setattr(self, f"_{name}", value.to(self.accelerator.device))
 
     # ---- during training ----
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Create the schedule of the run."""
-        self._factor = schedule_factor(self.args, state.max_steps)
+        """Note the length of the warmup."""
         self._warmup = self.args.lambda_warmup(state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -118,12 +91,7 @@ class LambdaControl(TrainerCallback):
         self._back_off(state.global_step)
 
     def add(self, gradients: Tensor, terms: PairTerms) -> None:
-        """Add a micro-batch of a training step.
-
-        Args:
-            gradients: `root_gradients`, `[B, 2]`.
-            terms: Unreduced terms, each `[B]`.
-        """
+        """Add the `root_gradients` `[B, 2]` and the terms of a micro-batch of a training step."""
         if self.args.dair_lambda != AUTO or not self.args.uses_regularizer:
             return
         losses = torch.stack([terms.original, terms.augmented]).detach()
@@ -145,22 +113,20 @@ class LambdaControl(TrainerCallback):
 
     # ---- lambda ----
 
-    def target(self, step: int) -> float:
-        """Return the gradient share that is aimed at after `step` optimizer steps, before it is lowered."""
-        return self.args.lambda_target * self._factor(step)
+    def _factor(self, step: int) -> float:
+        """Return the factor of lambda, or of its target, after `step` steps: it rises from 0 to 1 over the warmup."""
+        return min(1.0, step / self._warmup) if self._warmup else 1.0
 
     def at_step(self, step: int, counts: Counts) -> float | Tensor:
-        """Return lambda of the training step after `step` steps, in the unit of `normalization`.
+        """Return lambda of the training step after `step` optimizer steps, in the unit of `normalization`.
 
-        Args:
-            step: Number of optimizer steps taken before.
-            counts: Denominators of the step.
+        `counts` are the denominators of the step.
         """
         given = self.args.dair_lambda
         if not isinstance(given, str):
             self._latest = given * self._factor(step)
             return self._latest
-        target: float | Tensor = self.target(step)
+        target: float | Tensor = self.args.lambda_target * self._factor(step)
         self._latest_target = target if self._backoff is None else target * self._backoff
         self._latest_per_pair = self._per_pair(self._latest_target)
         self._latest = self._in_unit(self._latest_per_pair, counts)
@@ -188,9 +154,8 @@ class LambdaControl(TrainerCallback):
     def logs(self) -> dict[str, float]:
         """Return the scalars to log, and warn once of a target that was lowered.
 
-        Returns:
-            `dair_lambda` of the last step, in the unit of `normalization`; with auto also `lambda_target`, the gradient
-            share that was aimed at, and `gradient_share_mean`, the share by the exponential means of both norms.
+        These are `dair_lambda` of the last step, in the unit of `normalization`; with auto also `lambda_target`, the
+        gradient share that was aimed at, and `gradient_share_mean`, the share by the exponential means of both norms.
         """
         if self._latest is None or not self.args.uses_regularizer:
             return {}
@@ -204,10 +169,9 @@ class LambdaControl(TrainerCallback):
             if lowered < 1 and not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "dair_lambda='auto': both views of all pairs have nearly the same loss, so the model answers every "
-                    "input alike, and R may keep it from learning. While this lasts, each step lowers lambda_target "
-                    f"(from {self.args.lambda_target:g} to {lowered * self.args.lambda_target:.3g} by now), which then "
-                    "stays low. Give a lambda_target below 1, where the losses outweigh R, or dair_lambda a number."
+                    "dair_lambda='auto': all pairs have nearly the same loss, so R may keep the model from learning. "
+                    f"While this lasts, each step lowers lambda_target (from {self.args.lambda_target:g} to "
+                    f"{lowered * self.args.lambda_target:.3g} by now); try a lambda_target below 1."
                 )
         return logs
 
@@ -231,16 +195,11 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
 
     With `r = sqrt(l)`, a function g of the losses has `dg/dr = 2 r dg/dl`, so `|grad g|^2 = sum_views 4 l (dg/dl)^2`.
 
-    Args:
-        losses: Loss of every view, `[B, V]`, nats per row; 0 for absent partners.
-        terms: Unreduced terms, each `[B]`.
-        slopes: Slopes of R (`PairLoss.slopes`); None, if R compares output distributions: `8 R`, or `4 R` with
-            `stop_gradient`, takes the place of the squared norm, which is exact for R_sq of a pair.
-        args: Configuration of the run.
+    If R compares output distributions, `slopes` is None, and `8 R`, or `4 R` with `stop_gradient`, takes the place of
+    the squared norm, which is exact for R_sq of a pair.
 
-    Returns:
-        `[B, 2]`: of R, and of `w l + w~ l~`; 0 for a row without a partner. Their ratio is the squared gradient share
-        at lambda 1 per pair (`LambdaControl`).
+    Returns `[B, 2]`: of R, and of `w l + w~ l~`; 0 for a row without a partner. Their ratio is the squared gradient
+    share at lambda 1 per pair (`LambdaControl`).
     """
     weight, augmented_weight = args.pair_weights
     with torch.no_grad():
@@ -254,12 +213,3 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
         else:
             of_r = 4 * (original * slopes.original**2 + (partners * (slopes.partners / several) ** 2).sum(1))
         return torch.stack([of_r, of_losses], dim=1).clamp(min=0.0)
-
-
-def schedule_factor(args: DAIRConfig, num_training_steps: int) -> Callable[[int], float]:
-    """Return the factor of lambda after a number of optimizer steps: it rises from 0 to 1 over the warmup."""
-    return partial(_warmup_factor, args.lambda_warmup(num_training_steps))
-
-
-def _warmup_factor(warmup: int, step: int) -> float:
-    return min(1.0, step / warmup) if warmup else 1.0

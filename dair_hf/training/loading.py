@@ -1,4 +1,4 @@
-"""Loading of pairs for the trainer: order of rows, epochs, online partners, and masks of repeated rows."""
+"""Loading of pairs for the trainer: order of rows, epochs, columns of partners, and masks of repeated rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from transformers.trainer_utils import RemoveColumnsCollator
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, view_mask
-from dair_hf.data.collator import LAYOUT, VIEW_MASK
-from dair_hf.data.counter_rng import generator_for
+from dair_hf.data.collator import LAYOUT
 from dair_hf.data.sampling import (
     EpochPairs,
     PairLengthSampler,
@@ -32,25 +31,13 @@ from dair_hf.data.sampling import (
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
-from dair_hf.losses.per_sample import IGNORE_INDEX
-from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
 # (model, batch [B, V, ...] on its device, generator) -> batch with partners (`collator.add_partners`).
 OnlineAugmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
 
-STEPS_WATCHED = 100  # number of steps after which a run without a pair is warned of
-NO_PAIRS = f"no row has a target in both views; check whether the labels of partners are all {IGNORE_INDEX}"
-NO_TARGETS = (
-    f"no row has a target: all labels are {IGNORE_INDEX}; were the targets truncated? Truncate inputs, not targets"
-)
-
 
 class EpochCallback(TrainerCallback):
-    """Sets the epoch of training pairs and of their sampler, also after a resume; refuses an epoch without a target.
-
-    Args:
-        trainer: The `DAIRTrainer`.
-    """
+    """Sets the epoch of a `DAIRTrainer`'s training pairs and of their sampler; refuses an epoch without a target."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -59,43 +46,37 @@ class EpochCallback(TrainerCallback):
         """Set the number of the epoch."""
         # A resumed run continues within an epoch: 2.37 belongs to epoch 2.
         epoch = math.floor((state.epoch or 0.0) + 1e-9)
-        loaded = getattr(kwargs.get("train_dataloader"), "dataset", None)
-        for part in (self.trainer.train_dataset, loaded, self.trainer.pair_sampler):
-            if isinstance(part, (EpochPairs, TensorPairs, PairLengthSampler, TokenBatchSampler, GroupBatchSampler)):
-                part.set_epoch(epoch)
+        for data in (self.trainer.train_dataset, getattr(kwargs.get("train_dataloader"), "dataset", None)):
+            if isinstance(data, (EpochPairs, TensorPairs)):
+                data.set_epoch(epoch)
+        if self.trainer.pair_sampler is not None:
+            self.trainer.pair_sampler.set_epoch(epoch)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse a run in which no row had a target, or a partner in a stream."""
+        """Refuse a run in which no row had a target, or a partner that is trained."""
         if state.global_step:
             self.trainer.require_pairs_and_targets()
 
 
-def train_sampler(
-    dataset: Any, args: DAIRConfig, batch_size: int
-) -> PairLengthSampler | TokenBatchSampler | GroupBatchSampler:
+def train_sampler(dataset: Any, args: DAIRConfig, batch_size: int) -> Any:
     """Return the training sampler of `share_prefixes`, `pair_group_by_length` or `max_tokens_per_batch`.
 
-    Args:
-        dataset: Training rows.
-        args: Configuration of the run.
-        batch_size: Rows per batch on each process; `auto_find_batch_size` may have lowered that of the arguments.
-
-    Raises:
-        DataError: The length of a row cannot be read.
+    `batch_size` is the number of rows per batch on each process, which `auto_find_batch_size` may have lowered.
     """
     if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
-        name = "pair_group_by_length" if args.pair_group_by_length else "max_tokens_per_batch"
-        name, content = (name, "length") if args.share_prefixes is None else ("share_prefixes", "tokens")
         raise DataError(
-            f"{name} needs the {content} of every row, but train_dataset is a {type(dataset).__name__}; "
-            "pass a datasets.Dataset or EpochPairs, or leave it at its default"
+            "share_prefixes, pair_group_by_length, max_tokens_per_batch: expected a datasets.Dataset or EpochPairs as "
+            f"train_dataset, got {type(dataset).__name__}"
         )
     seed = args.data_seed if args.data_seed is not None else args.seed
     ranks = (args.world_size, args.process_index, seed)
     if args.share_prefixes is not None:
-        column, budget = args.share_prefixes, args.max_tokens_per_batch
+        from dair_hf.trees.batches import tree_sampler
+
         first = dataset.at(0) if isinstance(dataset, EpochPairs) else dataset
-        return tree_sampler(first, column, batch_size, budget, args.uses_partners, *ranks)
+        return tree_sampler(
+            first, args.share_prefixes, batch_size, args.max_tokens_per_batch, args.uses_partners, *ranks
+        )
 
     @functools.lru_cache(maxsize=1)
     def measured(epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -104,17 +85,17 @@ def train_sampler(
             rows = rows.select_columns([name for name in rows.column_names if not is_augmented(name)])
         return view_lengths(rows), view_counts(rows)
 
-    # The lengths of an epoch are the same whichever epoch the data is in, as after an earlier run.
+    # The lengths of epoch 0, even if the data are in another epoch after an earlier run.
     lengths: RowNumbers = measured(0)[0]
     views: RowNumbers = measured(0)[1]
     if isinstance(dataset, EpochPairs):
         lengths, views = (lambda epoch: measured(epoch)[0]), (lambda epoch: measured(epoch)[1])
     if args.max_tokens_per_batch is None:
         return PairLengthSampler(lengths, batch_size * args.world_size, seed)
-    return TokenBatchSampler(lengths, args.max_tokens_per_batch, views, *ranks, functools.partial(epochs_of_run, args))
+    return TokenBatchSampler(lengths, args.max_tokens_per_batch, views, *ranks, functools.partial(_epochs, args))
 
 
-def epochs_of_run(args: DAIRConfig, batches: int) -> int:
+def _epochs(args: DAIRConfig, batches: int) -> int:
     """Return the number of epochs of a run."""
     if args.max_steps <= 0:
         return math.ceil(args.num_train_epochs)
@@ -126,6 +107,8 @@ def eval_order(dataset: Any, group_column: str | None = None) -> list[int] | Non
     if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
         return None
     if group_column is not None:
+        from dair_hf.trees.batches import rows_by_group
+
         rows = dataset.pairs if isinstance(dataset, EpochPairs) else dataset
         by_group: list[int] = np.concatenate(rows_by_group(rows, group_column)).tolist()
         return by_group
@@ -135,19 +118,6 @@ def eval_order(dataset: Any, group_column: str | None = None) -> list[int] | Non
         return None
     order: list[int] = np.argsort(-lengths, kind="stable").tolist()
     return order
-
-
-def add_online_partners(
-    augmenter: OnlineAugmenter, model: nn.Module, batch: Mapping[str, Any], device: torch.device, *seeds: int | str
-) -> dict[str, Any]:
-    """Return a batch with partners from an augmenter."""
-    augmented = augmenter(model, batch, generator_for(device, *seeds))
-    if not isinstance(augmented, Mapping) or VIEW_MASK not in augmented:
-        raise DataError(
-            f"augmenter: returned {type(augmented).__name__} without {VIEW_MASK!r}; return the batch with its "
-            "partners, as `collator.add_partners` does"
-        )
-    return {name: values for name, values in augmented.items() if name != LAYOUT}
 
 
 def add_known_partners(known: list[str], view_columns: Collection[str], columns: Iterable[str]) -> list[str]:
@@ -171,14 +141,13 @@ def mask_repeated_rows(batch: dict[str, Any], layout: BatchLayout, accelerator: 
     state = accelerator.gradient_state
     if accelerator.num_processes == 1 or not state.end_of_dataloader:
         return
-    count = rows_in_last_batch(state.active_dataloader)
-    if count is None:
-        return
-    view_mask(batch)[count:] = False
-    batch[LAYOUT] = layout.first(count)
+    count = _rows_in_last_batch(state.active_dataloader)
+    if count is not None:
+        view_mask(batch)[count:] = False
+        batch[LAYOUT] = layout.first(count)
 
 
-def rows_in_last_batch(loader: Any) -> int | None:
+def _rows_in_last_batch(loader: Any) -> int | None:
     """Return how many rows of the last batch of this rank are not repeated; they come first.
 
     `accelerate` knows the number in `GradientState.remainder`, but not in a resumed epoch, whose sampler is wrapped in

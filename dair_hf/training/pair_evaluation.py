@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
@@ -19,45 +18,30 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import view_mask
 from dair_hf.data.checks import columns_of, require_equal_classes, require_rows
-from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
+from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.data.held_rows import held_rows, is_transformed
 from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import absolute_errors, same_classes, same_numbers
-from dair_hf.evaluation.evaluator import (
-    Correct,
-    PairEvaluation,
-    PairEvaluator,
-    as_evaluator,
-    subset_masks,
-    subset_names,
-)
-from dair_hf.evaluation.generation_settings import unknown_arguments
-from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
-from dair_hf.evaluation.views import PairViews, TensorViews, views_of
-from dair_hf.io.pair_files import require_predictions_file
-from dair_hf.io.processes import on_first_rank
 from dair_hf.losses.objective import Counts
 from dair_hf.losses.per_sample import full_precision
-from dair_hf.pair_report.build import Groups, ReportOptions, build_report
-from dair_hf.pair_report.page import require_report_folder, write_report
-from dair_hf.pair_report.report import PairReport
-from dair_hf.training.cards.model_card import PairResult
-from dair_hf.training.checks import require_inputs
-from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
+from dair_hf.training.finiteness import FinitenessCheck
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import eval_order
 from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, base_model_of, derived_sample_loss
-from dair_hf.training.texts.rows import TextRows
+from dair_hf.training.text_rows import TextRows
 from dair_hf.training.train_metrics import SHARES_OF_LAMBDA, EvaluatedRows, lowest_slopes, mean_terms, sum_terms
-from dair_hf.trees.forest import FOREST
 
-# Of models without an evaluator, by sample loss.
-DEFAULT_EVALUATORS: dict[str | None, PairEvaluator] = {
-    **dict.fromkeys((*CLASS_LOSSES, "binary", "multi_label"), PairEvaluator(same_classes)),
-    **dict.fromkeys(("squared", "huber"), PairEvaluator(same_numbers, scores={"mae": absolute_errors})),
-}
+if TYPE_CHECKING:
+    from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator
+    from dair_hf.evaluation.prediction import PairPredictor
+    from dair_hf.evaluation.views import PairViews
+    from dair_hf.pair_report.build import Groups
+    from dair_hf.pair_report.report import PairReport
+    from dair_hf.training.model_card import PairResult
+
+# Losses of models that have an evaluator by default.
+LABEL_LOSSES, NUMBER_LOSSES = (*CLASS_LOSSES, "binary", "multi_label"), ("squared", "huber")
 
 
 class PairEvaluationTrainer(Seq2SeqTrainer):
@@ -102,10 +86,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """Return the columns of some data that are read."""
         raise NotImplementedError
 
-    def _require_inputs(self, data: Any, name: str) -> None:
-        """Refuse tokenised rows or tensors without any input of the model; a collator of the user's may make them."""
-        if self.args.remove_unused_columns:
-            require_inputs(self.model, data, self._known_columns(data), name)
+    def _require_columns(self, data: Any, name: str) -> None:
+        """Refuse data without the columns that are read."""
+        raise NotImplementedError
 
     def tokenize(self, dataset: Any, name: str = "dataset") -> Any:
         """Return rows of text as rows with the model's columns; other data as they are.
@@ -119,7 +102,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return self._text_rows(dataset, name)
 
     def _held(self, data: Any) -> Any:
-        """Return rows that can be read several times: those of a transform or a torch data set are made once."""
+        """Return rows that can be read several times: a transform or a torch data set makes its rows once."""
         return held_rows(data, self.args.seed, self.args.dataloader_num_workers)
 
     # ---- loop over the originals ----
@@ -144,11 +127,10 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             with torch.no_grad(), self.compute_loss_context_manager():
                 outputs = self.pair_loss(model, batch, with_partners=True)
                 terms, targets, losses = outputs.terms, outputs.targets, outputs.losses
-                if (negative := undefined_roots(terms, self.args, losses)).any():
-                    raise negative_losses(terms, negative, batch.get(ROW_ID), "of the evaluation", self.args, losses)
+                self._finiteness.require_roots(terms, losses, batch.get(ROW_ID))
                 counts = self.pair_loss.count(batch)
                 loss = self.pair_loss.objective(terms, counts, self.lambda_control.in_evaluation).detach()
-            # As many columns on every rank, whatever the number of views of its batch.
+            # Every rank gathers the same number of columns.
             slopes = self.pair_loss.slopes(outputs)
             gradients = root_gradients(outputs.losses, outputs.terms, slopes, self.args)
             counted = targets[:, 0], targets[:, 1:].sum(1), exists
@@ -173,13 +155,15 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             self._rows_seen += ranks * size
         if "inputs" in self.args.include_for_metrics:
             # `compute_metrics` gets the original views in the format of `Trainer`.
-            for name in (ROW_ID, VIEW_MASK, LAYOUT, FOREST):
-                inputs.pop(name, None)
-            inputs.update({name: values[:, 0] for name, values in inputs.items()})
+            originals = {name: v[:, 0] for name, v in inputs.items() if isinstance(v, Tensor) and name != VIEW_MASK}
+            inputs.clear()
+            inputs.update(originals)
         return loss, predictions, None if labels is None else labels[:, 0]
 
     def _original_outputs(self, model: nn.Module, batch: Mapping[str, Any], ignore_keys: list[str] | None) -> Any:
         """Return the outputs for the originals of a batch that `Trainer` gathers as predictions."""
+        from dair_hf.evaluation.prediction import output_of
+
         originals = {name: v[:, 0] for name, v in batch.items() if isinstance(v, Tensor) and name != VIEW_MASK}
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**self.pair_loss.model_inputs(originals)[0])
@@ -193,9 +177,12 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Run the loop of `Trainer` over the originals; objective and terms are those of the pairs."""
+        """Run the loop of `Trainer` over the originals; objective and terms cover the pairs."""
         if prediction_loss_only is None:
             prediction_loss_only = self.args.prediction_loss_only
+        from dair_hf.evaluation.prediction import padded_array
+        from dair_hf.evaluation.views import views_of
+
         self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
         if self.generates and not prediction_loss_only:
             answered = dataloader.dataset if self._answered is None else self._answered
@@ -262,8 +249,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 metrics.update(self.evaluate(chosen, ignore_keys, prefix, data_name=named, **gen_kwargs))
             return metrics
         if isinstance(dataset, str):
-            if not isinstance(self.eval_dataset, dict) or dataset not in self.eval_dataset:
-                raise DataError(f"eval_dataset={dataset!r} names no evaluation set; pass a data set")
             data_name = dataset if data_name is None else data_name
             dataset = self.eval_dataset[dataset]
         require_rows(dataset, "eval_dataset")
@@ -330,6 +315,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         - with `preprocess_logits_for_metrics` the return value of that function, such as a classifier's logits with
           `lambda logits, labels: logits`.
         """
+        from dair_hf.io.pair_files import require_predictions_file
+        from dair_hf.training.model_card import PairResult
+
         if predictions_file is not None:
             require_predictions_file(predictions_file)  # before hours of generation
         found = self.evaluate_views(dataset, evaluator, subsets=subsets, intervals=intervals, **gen_kwargs)
@@ -353,23 +341,24 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
 
         Nothing is written, and the model card does not mention the metrics.
         """
-        data = self.eval_dataset if dataset is None else dataset
-        require_rows(data, "dataset")
-        data = self._held(self.tokenize(data))
+        from dair_hf.evaluation.evaluator import PairEvaluator, as_evaluator, subset_masks, subset_names
+        from dair_hf.evaluation.views import views_of
+
+        data = self._held(self.tokenize(self.eval_dataset if dataset is None else dataset))
         evaluator = self.evaluator if evaluator is None else as_evaluator(evaluator)
+        if evaluator is None and self.generates and self._text_rows.is_text(data):
+            from dair_hf.evaluation.answers import same_texts
+
+            evaluator = PairEvaluator(same_texts)
+        evaluator = self._default_evaluator() if evaluator is None else evaluator
         if evaluator is None:
-            evaluator = self._text_rows.evaluator_of(data) if self.generates else self._default_evaluator()
-        if evaluator is None:
-            raise DataError(
-                "evaluate_pairs needs an evaluator: a PairEvaluator or a function (predictions, references) -> [N] "
-                "bool; pass it here or to DAIRTrainer"
-            )
-        self._require_generation_arguments("evaluate_pairs", gen_kwargs)
+            raise DataError("evaluate_pairs: expected an evaluator, here or in DAIRTrainer")
+        self._require_generation_arguments(gen_kwargs)
         # Before hours of generation.
         evaluator.require_distinct_keys(subset_names(subsets))
         if self.generates:
             data = self._text_rows.for_answers(data, "dataset")
-        self._require_inputs(data, "dataset")
+        self._require_columns(data, "dataset")
         views = views_of(data)
         views.require_unique_rows()
         subset_masks(subsets, views.n_rows)
@@ -377,8 +366,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
             raise DataError(
-                "evaluate_pairs needs answers, but with predict_with_generate=False a language model gives none; "
-                "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
+                "evaluate_pairs: expected predict_with_generate unset for a language model, or "
+                "preprocess_logits_for_metrics=(logits, labels) -> predictions"
             )
         references = predictor.references(
             views, evaluator.references, self._text_rows.is_target(data, evaluator.references)
@@ -392,6 +381,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
 
     def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the losses of all views of every row by the model as it is, on every process."""
+        from dair_hf.evaluation.views import views_of
+
         dataset = self._held(self.tokenize(dataset))
         self._kept_views = count = 1 + views_of(dataset).partners.shape[1]
         try:
@@ -400,10 +391,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             self._kept_views = 0
         rows = torch.cat(self._evaluated_rows).numpy()
         if len(rows) != len(dataset):
-            raise DataError(
-                f"{len(rows)} of {len(dataset)} rows were run, as dataloader_drop_last=True leaves the last ones out; "
-                "set it to False"
-            )
+            raise DataError(f"dataloader_drop_last=True: expected the losses of {len(dataset)} rows, got {len(rows)}")
         return rows[:, -2 * count : -count], rows[:, -count:].astype(np.int64)
 
     def pair_report(
@@ -424,35 +412,33 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         the last training and the final model, if they are those that the model was trained on, else by the final model
         alone. Pairs with a faulty label are among the first. Every process must call this method; the main one writes.
         """
-        data = self.train_dataset if dataset is None else dataset
-        require_rows(data, "dataset")
-        data = self._held(self.tokenize(data))
+        from dair_hf.evaluation.evaluator import as_evaluator
+        from dair_hf.io.processes import on_first_rank
+        from dair_hf.pair_report.build import ReportOptions, build_report
+        from dair_hf.pair_report.page import require_report_folder, write_report
+
+        data = self._held(self.tokenize(self.train_dataset if dataset is None else dataset))
         options = ReportOptions(title, groups, texts, worst)
-        if evaluator is not None:
-            evaluator = as_evaluator(evaluator)
-            self._require_generation_arguments("pair_report", gen_kwargs)
-        elif gen_kwargs:
-            raise DataError(
-                f"pair_report: {', '.join(gen_kwargs)}: no option of the report, and without an evaluator no answers "
-                "are generated; leave it out"
-            )
+        evaluator = None if evaluator is None else as_evaluator(evaluator)
+        self._require_generation_arguments(gen_kwargs)
         on_first_rank(lambda: require_report_folder(folder))
         report = build_report(self, data, evaluator, options, **gen_kwargs)
         on_first_rank(lambda: write_report(report, folder))
         return report
 
-    def _require_generation_arguments(self, caller: str, gen_kwargs: Mapping[str, Any]) -> None:
-        """Refuse keyword arguments that are none of `generate`, or that a model does not take as it never generates."""
-        if misplaced := sorted({field.name for field in fields(PairEvaluator)}.intersection(gen_kwargs)):
-            raise DataError(f"{caller}: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
-        if gen_kwargs and not self.generates:
-            raise DataError(
-                f"{caller}: {', '.join(gen_kwargs)}: this model does not generate; leave it out, or check the name"
-            )
-        if unknown := unknown_arguments(base_model_of(self.model), gen_kwargs):
-            raise DataError(f"{caller}: {', '.join(unknown)}: is no argument of generate; check the name")
+    def _require_generation_arguments(self, gen_kwargs: Mapping[str, Any]) -> None:
+        """Refuse keyword arguments that a model would ignore: unknown ones, and all of a model that never generates."""
+        from dair_hf.evaluation.generation_settings import unknown_arguments
+
+        ignored = list(gen_kwargs)
+        if gen_kwargs and self.generates:
+            ignored = unknown_arguments(base_model_of(self.model), gen_kwargs)
+        if ignored:
+            raise DataError(f"{', '.join(ignored)}: expected arguments of generate, and a model that generates")
 
     def _predictor(self) -> PairPredictor:
+        from dair_hf.evaluation.prediction import PairPredictor, chosen_class
+
         reduce = self.preprocess_logits_for_metrics
         if reduce is None and self._loss_name() in CLASS_LOSSES:
             reduce = chosen_class
@@ -469,9 +455,15 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
 
     def _default_evaluator(self) -> PairEvaluator | None:
         """Return what counts as right for a classifier or a regression; None for other models and predictions."""
+        from dair_hf.evaluation.answers import absolute_errors, same_classes, same_numbers
+        from dair_hf.evaluation.evaluator import PairEvaluator
+
+        loss = self._loss_name()
         if self.generates or self.preprocess_logits_for_metrics is not None:
             return None
-        return DEFAULT_EVALUATORS.get(self._loss_name())
+        if loss in NUMBER_LOSSES:
+            return PairEvaluator(same_numbers, scores={"mae": absolute_errors})
+        return PairEvaluator(same_classes) if loss in LABEL_LOSSES else None
 
     def _may_evaluate_pairs(self, data: Any) -> bool:
         """Return whether the default evaluator can evaluate some data: rows, not losses alone, with partners."""
@@ -486,6 +478,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             return True
         if not self._may_evaluate_pairs(data):
             return False
+        from dair_hf.evaluation.views import views_of
+
         views = views_of(data)
         return bool(views.has_partner.any()) and views.label_column in views.column_names
 
@@ -494,6 +488,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return self.sample_loss_name or derived_sample_loss(self.model)
 
     def _model_columns(self, views: PairViews) -> PairViews:
+        from dair_hf.evaluation.views import TensorViews
+
         if isinstance(views, TensorViews):
             return views  # these have columns of the model only
         known = set(self._known_columns(views.dataset)) - {self.args.share_prefixes}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from accelerate.utils.memory import should_reduce_batch_size
 from peft import PeftType
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -19,7 +19,6 @@ from transformers.loss.loss_utils import (
 )
 from transformers.utils.generic import find_labels
 
-from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABELS, VIEW_MASK, flatten_views
 from dair_hf.data.row_rules import LABEL_COLUMNS, TARGET_PREFIXES, RowRules
 from dair_hf.errors import DataError
@@ -53,13 +52,8 @@ def derived_sample_loss(model: Any) -> str | None:
     """Derive the name in `SAMPLE_LOSSES` of the loss that a model of transformers computes from its labels.
 
     It depends on the loss function of the class in transformers (`loss_type`, also of a parent class), on
-    `problem_type` and `num_labels` of a classifier, and on `is_encoder_decoder` of a model that generates.
-
-    Args:
-        model: The model, possibly with adapters.
-
-    Returns:
-        The name; None if it is unknown, or the model is no `PreTrainedModel`.
+    `problem_type` and `num_labels` of a classifier, and on `is_encoder_decoder` of a model that generates. None for
+    other models.
 
     Example:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -104,22 +98,12 @@ def refuse_virtual_tokens(model: Any) -> None:
     base = base_model_of(model)
     if getattr(base.config, "is_encoder_decoder", False):
         return
-    if derived_sample_loss(base) in PER_POSITION:
-        effect = (
-            f"make the outputs of {type(base).__name__} longer than the labels, and prompts of a padded batch would "
-            "get other positions in generation than in training"
+    if derived_sample_loss(base) in PER_POSITION or hasattr(base, LAST_TOKEN_HEAD):
+        kind = getattr(adapter.peft_type, "value", adapter.peft_type)
+        raise DataError(
+            f"{kind}: virtual tokens move the outputs of {type(base).__name__} away from their labels; use prefix "
+            "tuning (peft.PrefixTuningConfig) or LoRA (peft.LoraConfig)"
         )
-    elif hasattr(base, LAST_TOKEN_HEAD):
-        effect = (
-            f"hide from {type(base).__name__} where a padded row ends, so that its answers would depend on the batch"
-        )
-    else:
-        return
-    kind = getattr(adapter.peft_type, "value", adapter.peft_type)
-    raise DataError(
-        f"{kind}: its {adapter.num_virtual_tokens} virtual tokens {effect}; use prefix tuning "
-        "(peft.PrefixTuningConfig) or LoRA (peft.LoraConfig)"
-    )
 
 
 def resolve_sample_loss(sample_loss: str | SampleLoss | None, model: Any) -> tuple[SampleLoss, str | None]:
@@ -127,11 +111,11 @@ def resolve_sample_loss(sample_loss: str | SampleLoss | None, model: Any) -> tup
     if callable(sample_loss):
         return sample_loss, None
     name = derived_sample_loss(model) if sample_loss is None else sample_loss
-    remedy = f"use one of {', '.join(SAMPLE_LOSSES)}, or pass a callable (outputs, labels) -> [rows]"
-    if name is None:
-        raise DataError(f"sample_loss: the loss of {type(base_model_of(model)).__name__} cannot be derived; {remedy}")
     if name not in SAMPLE_LOSSES:
-        raise DataError(f"sample_loss={name!r} is unknown; {remedy}")
+        raise DataError(
+            f"sample_loss={name!r} of {type(base_model_of(model)).__name__}: expected one of "
+            f"{', '.join(SAMPLE_LOSSES)}, or a callable (outputs, labels) -> [rows]"
+        )
     return SAMPLE_LOSSES[name], name
 
 
@@ -152,61 +136,22 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     if pair_loss.chunked is not None:
         few = _cut_tokens(few, model)
     few[LABELS] = pair_loss.target_rule.labels(few)
-    rtol = _tolerance(model, pair_loss.args)
-    labels = few[LABELS][:, 0]
-    kinds = {
-        column: f"{column} {[len(values), *values.shape[2:]]} {str(values.dtype).removeprefix('torch.')}"
-        for column, values in few.items()
-        if column != VIEW_MASK
-    }
-    with torch.no_grad(), evaluation_mode(model, labels.device):
-        outputs, error = _attempt(lambda: model(**flatten_views(few, few[VIEW_MASK].cpu().numpy())))
-        if error:
-            raise DataError(
-                f"{model_class.__name__} cannot compute its own loss from {', '.join(kinds.values())}: {error}; give "
-                "inputs and labels that the model takes, or pass sample_loss as a callable (outputs, labels) -> [rows]"
-            )
-        complaint: DataError | None = None
-
-        def losses_of_rows() -> Any:
-            nonlocal complaint
-            try:
-                return pair_loss(model, few, with_partners=False)
-            except DataError as found:
-                complaint = found
-                raise
-
-        result, error = _attempt(losses_of_rows)
-    model_loss = getattr(outputs, "loss", None)
-    if not isinstance(model_loss, Tensor) or model_loss.numel() != 1 or not torch.isfinite(model_loss):
+    with torch.no_grad(), evaluation_mode(model, few[LABELS].device):
+        own = getattr(model(**flatten_views(few, few[VIEW_MASK].cpu().numpy())), "loss", None)
+        result = pair_loss(model, few, with_partners=False)
+    targets = result.targets.sum()
+    if not isinstance(own, Tensor) or own.numel() != 1 or not torch.isfinite(own) or not targets:
         return
-    if result is None:
-        problem = f"cannot be computed from {kinds[LABELS]} ({error})"
-    else:
-        targets = result.targets.sum()
-        mean = result.terms.original.sum() / targets
-        if not targets or _is_close(mean, model_loss, rtol):
-            return
-        problem = f"is {mean:.6g} on average over the targets of {len(labels)} rows"
-    fits = [other for other in MODEL_LOSSES if other != name and _fits(other, outputs, labels, model_loss, rtol)]
-    if complaint is not None and not fits:
-        raise complaint  # about labels or the model, and not about the choice of the loss
-    remedy = f"set sample_loss={fits[0]!r}, which matches it" if fits else "it may have further terms"
+    mean = result.terms.original.sum() / targets
+    halves = (torch.float16, torch.bfloat16)
+    is_half = pair_loss.args.mixed_precision != "no" or any(value.dtype in halves for value in model.parameters())
+    if torch.allclose(mean.cpu().double(), own.cpu().double(), rtol=2e-2 if is_half else 1e-4, atol=1e-6):
+        return
     raise DataError(
-        f"sample_loss={name!r} {problem}, but {model_class.__name__} itself computes a loss of {model_loss:.6g}; "
-        f"{remedy}. To train this loss anyway, pass the function: from dair_hf.losses.per_sample import "
-        f"{SAMPLE_LOSSES[name].__name__}"
+        f"sample_loss={name!r}: expected {own:.6g} per target, as {model_class.__name__} computes from its labels, got "
+        f"{mean:.6g}; set another one, or to train this loss anyway pass the function "
+        f"dair_hf.losses.per_sample.{SAMPLE_LOSSES[name].__name__}"
     )
-
-
-def _attempt(run: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Return the result of `run` and None, or None and its error in one line."""
-    try:
-        return run(), None
-    except (RuntimeError, ValueError, IndexError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error):
-            raise  # handled by `auto_find_batch_size`
-        return None, " ".join(str(error).split())[:200]
 
 
 def _cut_tokens(batch: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
@@ -223,48 +168,24 @@ def _cut_tokens(batch: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]
     return {**batch, **{name: batch[name][..., begin : begin + TOKENS_COMPARED].contiguous() for name in columns}}
 
 
-def _tolerance(model: nn.Module, args: DAIRConfig) -> float:
-    """Return the relative difference of two losses that rounding may cause."""
-    halves = (torch.float16, torch.bfloat16)
-    is_half = args.mixed_precision != "no" or any(value.dtype in halves for value in model.parameters())
-    return 2e-2 if is_half else 1e-4
-
-
-def _is_close(mean: Tensor, model_loss: Tensor, rtol: float) -> bool:
-    return torch.allclose(mean.cpu().double(), model_loss.cpu().double(), rtol=rtol, atol=1e-6)
-
-
-def _fits(name: str, outputs: Any, labels: Tensor, model_loss: Tensor, rtol: float) -> bool:
-    sample_loss = SAMPLE_LOSSES[name]
-    shifted = labels[:, 1:] if getattr(sample_loss, "shifts_labels", False) and labels.ndim > 1 else labels
-    targets = len(labels) if labels.is_floating_point() else (shifted != IGNORE_INDEX).sum()
-    losses, _ = _attempt(lambda: sample_loss(outputs, labels))  # labels may have another shape
-    if losses is None or losses.shape != labels.shape[:1]:
-        return False
-    return _is_close(losses.sum() / targets, model_loss, rtol)
-
-
 def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRules:
     """Return the requirements on rows: labels per token, ids within the vocabulary and the classes, range of labels.
 
-    Args:
-        model: The model.
-        loss_name: Name of the sample loss.
-        checks_labels: Whether labels are those of the model's own loss.
-
-    Returns:
-        The rules, with limits as far as they are known.
+    `checks_labels` tells whether labels are for the model's own loss.
     """
     base: Any = base_model_of(model)
     config: Any = getattr(base, "config", None)
     limits: dict[str, int] = {}
     # In multimodal models, ids beyond the vocabulary may stand for images.
     if hasattr(config, "get_text_config") and config.get_text_config() is config:
-        embeddings, _ = _attempt(getattr(base, "get_input_embeddings", lambda: None))
+        embeddings = head = None
+        with contextlib.suppress(NotImplementedError):
+            embeddings = base.get_input_embeddings()
         if isinstance(embeddings, nn.Embedding):
             limits["input_ids"] = embeddings.num_embeddings
         if checks_labels and loss_name in (*LANGUAGE_LOSSES, "token_classification", "classification"):
-            head, _ = _attempt(base.get_output_embeddings)
+            with contextlib.suppress(NotImplementedError):
+                head = base.get_output_embeddings()
             # Adapters may wrap the head.
             of_model = config.vocab_size if loss_name in LANGUAGE_LOSSES else config.num_labels
             classes = head.out_features if isinstance(head, nn.Linear) else of_model
@@ -272,7 +193,7 @@ def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRule
     # Beyond these labels the loss is negative.
     takes_probabilities = loss_name == "binary" or (loss_name == "multi_label" and checks_labels)
     is_encoder_decoder = getattr(config, "is_encoder_decoder", False)  # with such a loss, the loss itself is refused
-    per_token = loss_name in ("causal", "token_classification") and not is_encoder_decoder
+    per_token = loss_name in PER_POSITION and not is_encoder_decoder
     return RowRules(per_token, per_token and checks_labels, limits, (0.0, 1.0) if takes_probabilities else None)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
-# With dair_lambda="auto", of the lambda 0 of evaluations both would be 0, whatever the model is.
+# With dair_lambda="auto", evaluations use lambda 0, for which both would be 0 for any model.
 SHARES_OF_LAMBDA = ("gradient_share", "unlearned_share")
 SMALL_IS_BETTER = {
     "loss", "loss_original", "loss_augmented", "consistency", "inconsistency", "unlearned_share", "rows_without_target",
@@ -21,7 +21,7 @@ SMALL_IS_BETTER = {
 }  # fmt: skip
 
 
-class TermSums(NamedTuple):
+class _TermSums(NamedTuple):
     """Sums over rows, each a scalar tensor."""
 
     original: Tensor
@@ -78,26 +78,15 @@ def sum_terms(
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Return the sums of one batch.
+    """Return the sums of one batch: `[13]`, the fields of `_TermSums`, in `_sums_dtype`.
 
     A pair counts as unlearned if one of its gradient weights is negative: `c = w + lambda dR/dl` of the original or
     `c~ = w~ + lambda dR/dl~` of any partner, with lambda in pair units (`lambda * tokens / (2 * pairs)` with
     `normalization="token"`).
 
-    Args:
-        terms: Unreduced terms, each `[B]`.
-        targets: Number of targets of every original view, `[B]`.
-        exists: Whether each row exists, `[B]` bool; False for rows repeated to give all ranks equally many.
-        counts: Denominators of the optimizer step.
-        args: Configuration of the run.
-        dair_lambda: Lambda of the step, in the unit of `normalization`.
-        slopes: `dR/dl` and the lowest `dR/dl~` of the partners (`lowest_slopes`), each `[B]`.
-        gradients: Results of `lambda_control.root_gradients`, `[B, 2]`.
-        was_run: Whether each original was run, `[B]` bool; None: all that exist.
-        positions: Number of input tokens, and of positions including padding, `[2]`; None: unknown.
-
-    Returns:
-        `[13]`, the fields of `TermSums`, in `sums_dtype`.
+    `slopes` are `dR/dl` and the lowest `dR/dl~` of the partners (`lowest_slopes`), each `[B]`, and `gradients` the
+    results of `lambda_control.root_gradients`, `[B, 2]`. `exists` is False for rows that only give all ranks equally
+    many; `was_run` is None if all originals were run; `positions` counts input tokens and positions with padding.
     """
     unlearned = terms.has_partner.new_zeros(())
     per_pair = dair_lambda
@@ -111,7 +100,7 @@ def sum_terms(
         unlearned = ((torch.minimum(*weights) < 0) & terms.has_partner).sum()
     regularizer_gradient, loss_gradient = gradients.sum(0)
     originals = torch.where(terms.has_partner, terms.original, 0.0)
-    sums = TermSums(
+    sums = _TermSums(
         original=terms.original.sum(),
         augmented=terms.augmented.sum(),
         consistency=terms.consistency.sum(),
@@ -126,45 +115,35 @@ def sum_terms(
         loss_gradient=loss_gradient,
         paired_losses=(originals.sum() + terms.augmented.sum()) / 2,
     )
-    return torch.stack([value.to(sums_dtype(value.device)) for value in sums])
+    return torch.stack([value.to(_sums_dtype(value.device)) for value in sums])
 
 
 def lowest_slopes(slopes: PairSlopes | None, terms: PairTerms) -> tuple[Tensor, Tensor]:
-    """Return the slope of R by the original's loss, and the lowest of those by the losses of its partners.
+    """Return the slope of R by the original's loss, and the lowest slope by the loss of a partner, each `[B]`.
 
-    Args:
-        slopes: Slopes of R; None: R is no function of the losses.
-        terms: Unreduced terms, each `[B]`.
-
-    Returns:
-        Each `[B]`; 0 without a partner.
+    Both are 0 without a partner, and for an R that is not a function of the losses (`slopes` is None).
     """
     if slopes is None or slopes.partners.shape[1] == 0:
         return torch.zeros_like(terms.original), torch.zeros_like(terms.original)
     return slopes.original, slopes.partners.amin(1)
 
 
-def sums_dtype(device: torch.device) -> torch.dtype:
+def _sums_dtype(device: torch.device) -> torch.dtype:
     """Return the type in which sums are kept on a device: float64, or float32 on MPS, which lacks float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
-    """Return the logged metrics: means per row and per pair, shares, and counts.
+    """Return the logged metrics of `_TermSums` since the last log: means per row and per pair, shares, and counts.
 
-    Args:
-        sums: `[13]`, the fields of `TermSums`, summed since the last log.
-        args: Configuration of the run.
-
-    Returns:
-        `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair, means over the partners of a
-        row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs, in [0, 2] for the regularizers
-        "sq" and "l1"), `gradient_share` (of lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows,
-        `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
-        tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`.
-        Metrics that are undefined for the method or the data are left out.
+    These are `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair, means over the partners
+    of a row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs, in [0, 2] for "sq" and "l1"),
+    `gradient_share` (of lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows,
+    `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
+    tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`. Metrics that are undefined for the
+    method or the data are left out.
     """
-    total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))
+    total: dict[str, float] = dict(zip(_TermSums._fields, sums.tolist(), strict=True))
     means: dict[str, float] = {
         "partner_share": total["pairs"] / max(total["rows"], 1.0),
         "rows": int(total["rows"]),
@@ -196,6 +175,6 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
 
 def evaluated_terms(args: DAIRConfig) -> set[str]:
     """Return the names of the metrics that an evaluation of pairs has without an evaluator."""
-    sums = TermSums(*torch.ones(len(TermSums._fields)))._replace(positions=torch.zeros(()))
+    sums = _TermSums(*torch.ones(len(_TermSums._fields)))._replace(positions=torch.zeros(()))
     names = {"loss", "runtime", "samples_per_second", "steps_per_second", *mean_terms(torch.stack(sums), args)}
     return names.difference(SHARES_OF_LAMBDA) if args.dair_lambda == AUTO else names

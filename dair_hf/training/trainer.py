@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
@@ -17,6 +16,7 @@ import safetensors.torch
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
@@ -25,6 +25,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     SequenceFeatureExtractor,
+    TrainerCallback,
     default_data_collator,
 )
 from transformers.utils import logging
@@ -42,57 +43,37 @@ from dair_hf.data.collator import (
     collate_or_pad,
     collate_originals,
     collate_unless_ready,
-    count_positions,
     flatten_views,
     on_device,
 )
+from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.held_rows import is_transformed
-from dair_hf.data.images import ImageCollator
-from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
+from dair_hf.data.sampling import PaddedStream, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented
-from dair_hf.errors import DataError, explained
-from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
-from dair_hf.evaluation.target_tokens import check_targets
-from dair_hf.io.checkpoints import load_weights, require_adapters, resumable_checkpoint
-from dair_hf.io.files import explain_write_errors
+from dair_hf.errors import DataError
 from dair_hf.io.processes import gather_results
-from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts
-from dair_hf.losses.per_sample import SampleLoss, causal_nll
-from dair_hf.pair_report.history import PairHistory
-from dair_hf.training.cards.model_card import TrainingFacts, description_of, write_model_card
-from dair_hf.training.cards.model_use import ModelFacts
+from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
 from dair_hf.training.checks import (
     check_best_metric,
     dropout_rates,
-    refuse_scheduler,
     refuse_unsupported,
     refuse_unsupported_launch,
-    require_gradient,
-    require_groups,
-    require_model,
-    require_scalar,
-    warn_of_unused_target,
+    require_columns,
 )
-from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.training.finiteness import FinitenessCheck
 from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
 from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import (
-    NO_PAIRS,
-    NO_TARGETS,
-    STEPS_WATCHED,
     EpochCallback,
     OnlineAugmenter,
     add_known_partners,
-    add_online_partners,
     collate_known_partners,
     mask_repeated_rows,
     train_sampler,
 )
 from dair_hf.training.pair_evaluation import PairEvaluationTrainer
-from dair_hf.training.run_settings import save_classes, warn_of_earlier_run
 from dair_hf.training.sample_loss import (
     LANGUAGE_LOSSES,
     MODEL_LOSSES,
@@ -104,18 +85,18 @@ from dair_hf.training.sample_loss import (
     resolve_sample_loss,
     row_rules,
 )
-from dair_hf.training.schedules import epoch_drops, half_life
-from dair_hf.training.texts.rows import TextRows
+from dair_hf.training.text_rows import TextRows
 from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
-from dair_hf.trees.attention import nodes_at_once
-from dair_hf.trees.batches import ForestCollator, GroupBatchSampler
-from dair_hf.trees.forest import FOREST
+
+if TYPE_CHECKING:
+    from dair_hf.evaluation.evaluator import Correct, PairEvaluator
+    from dair_hf.training.environments import BatchObjective
 
 logger = logging.get_logger(__name__)
 
 OBJECTIVE_FILE = "objective.safetensors"
 LAMBDA_FILE = "lambda.safetensors"
-OTHER_MODEL = "is of another model; resume with the model that it was made with, or name another output_dir"
+STEPS_WATCHED = 100  # optimizer steps after which a run without a target, or a stream without a pair, is stopped
 
 
 class DAIRTrainer(PairEvaluationTrainer):
@@ -123,10 +104,10 @@ class DAIRTrainer(PairEvaluationTrainer):
 
     The objective (equations 1 to 4 of the paper, `objective.normalized_objective`) is normalized by the counts of the
     whole optimizer step: all micro-batches of the accumulation window and all ranks, also in an incomplete last step.
-    The same data thus gives the same update, however it is split into micro-batches and ranks.
+    The same data gives the same update, however it is split into micro-batches and ranks.
 
-    Without partners, with `normalization="token"`, one micro-batch per step and one process, updates equal those of
-    `Seq2SeqTrainer` bit for bit. With several micro-batches the same holds for models that take `num_items_in_batch`,
+    Without partners, with `normalization="token"`, one micro-batch per step and one process, updates equal
+    `Seq2SeqTrainer`'s bit for bit. With several micro-batches the same holds for models that take `num_items_in_batch`,
     such as decoder-only models. For others (T5, BART) `Seq2SeqTrainer` averages the means of the micro-batches, so that
     a token of a short micro-batch weighs more. The default, `normalization="pair"`, divides by rows instead of tokens.
 
@@ -136,7 +117,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         data_collator: A `PairCollator`, or a collator of single views, which is wrapped in one. None: padding of inputs
             and of token labels if there is a tokenizer, else plain stacking.
         train_dataset: Paired rows: a `datasets.Dataset`, `EpochPairs`, `TensorPairs`, or any torch data set of such
-            rows. Rows of text in a known form (`pairs_from_jsonl`) are tokenized, also those of other arguments.
+            rows. Rows of text in a known form (`pairs_from_jsonl`) are tokenized, also in other arguments.
         eval_dataset: Paired rows, or a dictionary of several evaluation sets.
         processing_class: Tokenizer, which encodes texts and decodes predictions and labels.
         sample_loss: Loss of a row: a name in `per_sample.SAMPLE_LOSSES`, or a callable `(outputs, labels) -> [rows]`.
@@ -147,16 +128,14 @@ class DAIRTrainer(PairEvaluationTrainer):
             regressions need none.
         objective: Objective of a whole batch that replaces the DAIR objective in training, `(outputs, step) -> scalar`
             (`environments`: IRM, V-REx, Group DRO, ...). `method` then only decides whether partners are run. The
-            logged and evaluated objective is still that of `args`.
+            logged and evaluated objective still follows `args`.
         augmenter: Makes partners during training: `(model, batch, generator) -> batch` with partners
             (`collator.add_partners`). It is called once per batch of `[B, V, ...]` columns on the device and draws
             random numbers from `generator` only. Examples are attacks on the model, generators and image transforms.
         **kwargs: As in `Seq2SeqTrainer`.
 
     Raises:
-        TypeError: `args` is no `DAIRConfig`.
-        DataError: The sample loss is unknown or cannot be derived, settings cannot be combined, or an argument is of
-            another kind.
+        DataError: The sample loss is unknown or cannot be derived, or settings cannot be combined.
 
     Example:
         >>> trainer = DAIRTrainer(model=model, args=DAIRConfig("out"), train_dataset=pairs)  # doctest: +SKIP
@@ -166,7 +145,7 @@ class DAIRTrainer(PairEvaluationTrainer):
     args: DAIRConfig
     lr_scheduler: Any
     _created_lr_scheduler: bool
-    pair_sampler: PairLengthSampler | TokenBatchSampler | GroupBatchSampler | None = None
+    pair_sampler: Any = None
     has_targets, has_pairs = False, False  # whether a row of the run had one so far, or one in both views
     _epoch_steps: int | None = None  # optimizer steps of an epoch
     awaits_pairs = False  # whether it is unknown if the data have a partner
@@ -187,40 +166,45 @@ class DAIRTrainer(PairEvaluationTrainer):
         **kwargs: Any,
     ) -> None:
         args = DAIRConfig("tmp_trainer") if args is None else args
-        if not isinstance(args, DAIRConfig):
-            raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig")
-        self.evaluator = None if evaluator is None else as_evaluator(evaluator)
+        self.evaluator: PairEvaluator | None = None
+        if evaluator is not None:
+            from dair_hf.evaluation.evaluator import as_evaluator
+
+            self.evaluator = as_evaluator(evaluator)
         self.batch_objective = objective  # not `objective`, to which `hyperparameter_search` assigns the best value
         self.augmenter = augmenter
-        require_model(model, augmenter)
         require_rows(train_dataset, "train_dataset")
         for data in eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]:
             require_rows(data, "eval_dataset")
-        refuse_unsupported_launch(args, kwargs, train_dataset, augmenter)
-        if args.should_save:
-            with explain_write_errors(args.output_dir):
-                os.makedirs(args.output_dir, exist_ok=True)
-        # Such as an unknown tracker, or `eval_strategy` without rows to evaluate.
-        with explained("the trainer cannot be set up", ValueError, ImportError, RuntimeError):
-            super().__init__(
-                model=model,
-                args=args,
-                data_collator=data_collator,
-                train_dataset=train_dataset,
-                eval_dataset=eval_dataset,
-                processing_class=processing_class,
-                **kwargs,
+        refuse_unsupported_launch(args, train_dataset)
+        if kwargs.get("compute_loss_func") is not None:
+            raise DataError(
+                "compute_loss_func: expected None, since it reduces over the batch; pass sample_loss instead"
             )
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            **kwargs,
+        )
         self.sample_loss, self.sample_loss_name = resolve_sample_loss(sample_loss, self.model)
         if sample_loss is None:
             name = type(base_model_of(self.model)).__name__
             logger.info(f"sample_loss={self.sample_loss_name!r}, derived from {name}")
-        refuse_unsupported(args, self.sample_loss, objective, augmenter, self.model)
+        refuse_unsupported(args, self.sample_loss, objective, self.model)
         self.generates = self._answers_in_text()
-        self._tokenize_own(data_collator)
+        base = getattr(data_collator, "base_collator", data_collator) or default_data_collator
+        self._text_rows = TextRows(
+            lambda: self.model, processing_class, self._loss_name(), args, base, self.length_option
+        )
+        self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")
+        self.eval_dataset = self.tokenize(self.eval_dataset, "eval_dataset")
         if data_collator is None:
             data_collator = self._default_collator()
-        # A copy, since its rules are those of this model.
+        # A copy, since its rules follow this model.
         self.data_collator: PairCollator = (
             copy.copy(data_collator) if isinstance(data_collator, PairCollator) else PairCollator(data_collator)
         )
@@ -239,44 +223,45 @@ class DAIRTrainer(PairEvaluationTrainer):
         self._warned_of_dropout = False
         self._checked_targets = False
         self._uncompared_loss = self.sample_loss_name if self.sample_loss_name in MODEL_LOSSES else None
+        self._add_callbacks()
+
+    def _add_callbacks(self) -> None:
+        from dair_hf.pair_report.history import PairHistory
+
         self.pair_history = PairHistory()
-        self.add_callback(self.pair_history)
-        self.add_callback(EpochCallback(self))
-        self._finiteness = FinitenessCheck(args, objective)
-        self.add_callback(self._finiteness)
-        self.lambda_control = LambdaControl(args, self.accelerator)
-        self.add_callback(self.lambda_control)
-        if isinstance(objective, PenalizedRisk):
-            self.add_callback(FreshOptimizer(objective.anneal_steps))
+        self._finiteness = FinitenessCheck(self.args, self.batch_objective)
+        self.lambda_control = LambdaControl(self.args, self.accelerator)
+        for callback in (self.pair_history, EpochCallback(self), self._finiteness, self.lambda_control):
+            self.add_callback(callback)
+        if isinstance(self.batch_objective, TrainerCallback):
+            self.add_callback(self.batch_objective)
 
     @property
     def pair_loss(self) -> PairLoss:
-        """Losses and counts of batches; created anew if the model was replaced, for example by `model_init`."""
+        """Losses and counts of batches; created again if the model was replaced, for example by `model_init`."""
         args, model = self.args, self.model
-        key = (model, args.chunked_loss, args.gradient_cache)
+        key = (model, args.chunked_loss, args.share_prefixes)
         if self._pair_loss is None or self._pair_loss_key != key:
-            chunked = ChunkedLoss(model, self.sample_loss is causal_nll) if args.chunked_loss else None
-            self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked)
+            chunked: Any = None
+            trees: Any = None
+            if args.chunked_loss:
+                from dair_hf.losses.chunked import ChunkedLoss
+
+                chunked = ChunkedLoss(model, self.sample_loss is causal_nll)
+            if args.share_prefixes is not None:
+                from dair_hf.trees.tree_loss import TreeForward
+
+                trees = TreeForward(chunked)
+            self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked, trees)
             self._pair_loss_key = key
         return self._pair_loss
-
-    def _tokenize_own(self, data_collator: Any) -> None:
-        """Tokenize the text data of the trainer, before collator and data loaders are made for them."""
-        base = getattr(data_collator, "base_collator", data_collator) or default_data_collator
-        self._text_rows = TextRows(
-            lambda: self.model, self.processing_class, self._loss_name(), self.args, base, self.length_option
-        )
-        self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")
-        self.eval_dataset = self.tokenize(self.eval_dataset, "eval_dataset")
 
     def _answers_in_text(self) -> bool:
         """Return whether predictions are generated: by `predict_with_generate`, or by the kind of model."""
         generates, setting = can_generate(self.model), self.args.predict_with_generate
         if setting and not generates:
-            raise DataError(
-                f"predict_with_generate=True, but {type(base_model_of(self.model)).__name__} cannot generate; leave it "
-                "unset"
-            )
+            name = type(base_model_of(self.model)).__name__
+            raise DataError(f"predict_with_generate=True: expected a model that generates, got {name}")
         losses = {self.sample_loss_name, derived_sample_loss(self.model)}
         return generates and not losses.isdisjoint(LANGUAGE_LOSSES) if setting is None else setting
 
@@ -289,12 +274,14 @@ class DAIRTrainer(PairEvaluationTrainer):
         """Return the default collator of `Trainer`, or one that also pads token labels."""
         tokenizer, loss_name = self.processing_class, self._loss_name()
         if isinstance(tokenizer, ImageProcessingMixin):
+            from dair_hf.data.images import ImageCollator
+
             return ImageCollator(tokenizer, getattr(base_model_of(self.model).config, "num_channels", 3))
         if not isinstance(tokenizer, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
             return default_data_collator
         if loss_name in LANGUAGE_LOSSES and isinstance(tokenizer, PreTrainedTokenizerBase):
             if loss_name == "causal" and tokenizer.padding_side != "right":
-                # Of a model with absolute positions, padding on the left would change the loss of the row.
+                # Padding on the left would change the loss of a row in a model with absolute positions.
                 tokenizer = copy.copy(tokenizer)
                 tokenizer.padding_side = "right"
             return DataCollatorForSeq2Seq(tokenizer, model=None)
@@ -311,7 +298,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             resume_from_checkpoint: Path of a checkpoint; True: the last complete one in `args.output_dir`, with a
                 warning that names newer ones, which were cut off while they were saved. The saved optimizer keeps its
                 settings, such as the learning rate. None, False: from the start, with a warning if `args.output_dir`
-                holds those of an earlier run.
+                holds checkpoints of an earlier run.
             trial: As in `Seq2SeqTrainer`.
             *args: As in `Seq2SeqTrainer`.
             **kwargs: As in `Seq2SeqTrainer`.
@@ -319,6 +306,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         Raises:
             DataError: There is no complete checkpoint, or it lacks a weight of the model.
         """
+        from dair_hf.io.checkpoints import finished_checkpoints, resumable_checkpoint
+
         rates = dropout_rates(self.model)
         independent = self.args.uses_regularizer and self.args.pair_dropout == "independent"
         if rates and independent and not self._warned_of_dropout:
@@ -328,12 +317,14 @@ class DAIRTrainer(PairEvaluationTrainer):
                 f"Dropout is on ({settings}): the views of a pair get different masks, so R is above 0 even for "
                 "identical views. Set pair_dropout='shared' to use the same masks."
             )
-        warn_of_unused_target(self.args)
         self.has_targets = self.has_pairs = bool(resume_from_checkpoint)  # the run before had some
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
-        elif trial is None:  # trials of a search have folders of their own
-            warn_of_earlier_run(self.args)
+        elif trial is None and (earlier := finished_checkpoints(Path(self.args.output_dir))) and self.args.should_log:
+            logger.warning(
+                f"{self.args.output_dir} holds {len(earlier)} checkpoints of an earlier run, such as "
+                f"{earlier[-1].name}, which resume_from_checkpoint=True may take; better name another output_dir."
+            )
         return super().train(resume_from_checkpoint, trial, *args, **kwargs)
 
     def _hp_search_setup(self, trial: Any) -> None:
@@ -352,32 +343,33 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.args.validate()
         if self.accelerator.ddp_handler is not None:
             self.accelerator.ddp_handler.broadcast_buffers = self.args.ddp_broadcast_buffers is not False
-        refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
-        refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.augmenter, self.model)
+        refuse_unsupported_launch(self.args, self.train_dataset)
+        refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.model)
         self._sums = None
-        self._finiteness.clear()
+        self._finiteness.held.clear()
         self.lambda_control.reset()
         self._set_row_rules()  # embeddings may have been resized
         self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")  # it may have been assigned since
-        require_groups(self.args, self.train_dataset, self.eval_dataset)
-        makes_metrics = self.compute_metrics is not None or type(self).evaluate is not PairEvaluationTrainer.evaluate
-        sets = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
-        evaluates = all(map(self._may_evaluate_pairs, sets))
-        check_best_metric(
-            self.args,
-            self.evaluator or (self._default_evaluator() if evaluates else None),
-            self.eval_dataset,
-            makes_metrics,
-        )
-        data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
-        self._require_inputs(data, "train_dataset")
-        self.awaits_pairs = needs_pairs and not require_pairs(
-            data, self._known_columns(data), self.args.method, "train_dataset"
-        )
+        self._check_data()
         objective, initial = self.batch_objective, self._initial_objective
         if self.model_init is not None and isinstance(objective, nn.Module) and initial is not None:
             objective.load_state_dict(initial)
         return super()._inner_training_loop(batch_size, *args, **kwargs)
+
+    def _check_data(self) -> None:
+        """Refuse data that cannot be trained on, or evaluated after an epoch, and a metric that cannot exist."""
+        self._require_columns(self.train_dataset, "train_dataset")
+        sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        for name, data in sets.items() if self.args.eval_strategy != "no" else ():
+            require_columns(self.args, self.model, data, (), f"eval_dataset {name}".strip())  # it may still be text
+        makes_metrics = self.compute_metrics is not None or type(self).evaluate is not PairEvaluationTrainer.evaluate
+        evaluator = self.evaluator
+        if evaluator is None and all(map(self._may_evaluate_pairs, sets.values())):
+            evaluator = self._default_evaluator()
+        check_best_metric(self.args, evaluator, self.eval_dataset, makes_metrics)
+        data, method = self.train_dataset, self.args.method
+        needs_pairs = self.args.uses_partners and self.augmenter is None
+        self.awaits_pairs = needs_pairs and not require_pairs(data, self._known_columns(data), method, "train_dataset")
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
         """Return the lengths of the run, and keep the epoch's for `lr_drop_epochs`; data without a length have none."""
@@ -386,20 +378,22 @@ class DAIRTrainer(PairEvaluationTrainer):
         return super().set_initial_training_values(args, dataloader)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the schedule of `lr_drop_epochs` or `lr_half_life_steps`, else that of `Seq2SeqTrainer`."""
+        """Create the schedule of `lr_drop_epochs` or `lr_half_life_steps`, else `Seq2SeqTrainer`'s."""
         args = self.args
-        if not self._created_lr_scheduler and not self.is_deepspeed_enabled:
-            refuse_scheduler(args, self.lr_scheduler)
-        if self.lr_scheduler is None:
-            if args.lr_drop_epochs is not None:
-                self.lr_scheduler = epoch_drops(
-                    optimizer or self.optimizer,
-                    args.lr_drop_epochs,
-                    self._epoch_steps or math.ceil(num_training_steps / args.num_train_epochs),
+        factor: Callable[[int], float] | None = None
+        if args.lr_drop_epochs is not None:
+            epoch_steps = self._epoch_steps or math.ceil(num_training_steps / args.num_train_epochs)
+            factor = partial(_drop_factor, drop_steps=[round(epoch * epoch_steps) for epoch in args.lr_drop_epochs])
+        elif args.lr_half_life_steps is not None:
+            factor = partial(_half_life_factor, half_life_steps=args.lr_half_life_steps)
+        if factor is not None:
+            if self.lr_scheduler is None:
+                self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
+                self._created_lr_scheduler = True
+            elif not self._created_lr_scheduler and not self.is_deepspeed_enabled:
+                raise DataError(
+                    "lr_drop_epochs, lr_half_life_steps: expected optimizers=(optimizer, None), got a scheduler"
                 )
-            elif args.lr_half_life_steps is not None:
-                self.lr_scheduler = half_life(optimizer or self.optimizer, args.lr_half_life_steps)
-            self._created_lr_scheduler = self.lr_scheduler is not None
         return super().create_scheduler(num_training_steps, optimizer)
 
     # ---- data ----
@@ -422,12 +416,15 @@ class DAIRTrainer(PairEvaluationTrainer):
         return add_known_partners(known, self._view_columns, columns)
 
     def _known_columns(self, data: Any) -> list[str]:
-        """Return the columns that are read: all, or those of the model and the collator for all views."""
+        """Return the columns that are read: all, or what model and collator read of all views."""
         columns = columns_of(data) or []
         return list(self._note_partners(columns)) if self.args.remove_unused_columns else columns
 
+    def _require_columns(self, data: Any, name: str) -> None:
+        require_columns(self.args, self.model, data, self._known_columns(data), name)
+
     def _trains_originals(self, description: str | None) -> bool:
-        """Return whether a data loader is that of an ERM run, which neither reads nor collates partners."""
+        """Return whether a data loader is for an ERM run, which neither reads nor collates partners."""
         return not self.args.uses_partners and description is not None and description.lower() == "training"
 
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
@@ -447,7 +444,7 @@ class DAIRTrainer(PairEvaluationTrainer):
 
     def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
         if description == "Training":
-            self.pair_sampler = None  # that of an earlier run
+            self.pair_sampler = None  # the sampler of an earlier run
         if self._trains_originals(description) and isinstance(dataset, TensorPairs):
             dataset = dataset.originals()
         if isinstance(dataset, torch.utils.data.IterableDataset):
@@ -465,30 +462,11 @@ class DAIRTrainer(PairEvaluationTrainer):
             inner.collate_fn = partial(collate_or_pad, inner.collate_fn, inner.dataset[0])
         inner.collate_fn = LayoutCollator(inner.collate_fn, self.pair_loss.target_rule)
         if self.args.share_prefixes is not None:
+            from dair_hf.trees.attention import nodes_at_once
+            from dair_hf.trees.batches import ForestCollator
+
             inner.collate_fn = ForestCollator(inner.collate_fn, self.args.share_prefixes, nodes_at_once(self.model))
         return loader
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        with explained(f"{resume_from_checkpoint}: {OTHER_MODEL}", RuntimeError):
-            if isinstance(self.model, PreTrainedModel) and not self.is_fsdp_enabled:
-                load_weights(self.model, Path(resume_from_checkpoint))
-                return
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            if isinstance(self.model, PeftModel):
-                require_adapters(self.model, Path(resume_from_checkpoint))
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Compare an evaluation with the best one; log that a metric without a value cannot be compared."""
-        name = f"eval_{(self.args.metric_for_best_model or '').removeprefix('eval_')}"
-        if np.isnan(metrics.get(name, 0.0)):
-            logger.warning(f"{name} is NaN at step {self.state.global_step}, which therefore cannot be the best.")
-        return bool(super()._determine_best_metric(metrics, trial))
-
-    def _load_best_model(self) -> None:
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            super()._load_best_model()
-        else:
-            self._load_from_checkpoint(str(self.state.best_model_checkpoint))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         args = self.args
@@ -496,7 +474,8 @@ class DAIRTrainer(PairEvaluationTrainer):
             return super()._get_train_sampler(train_dataset)
         dataset = train_dataset if train_dataset is not None else self.train_dataset
         self.pair_sampler = train_sampler(dataset, args, self._train_batch_size)
-        self.pair_loss.longest_row = getattr(self.pair_sampler, "longest_row", 0)
+        if args.share_prefixes is not None:
+            self.pair_loss.trees.longest_row = self.pair_sampler.longest_row
         return self.pair_sampler
 
     def get_batch_samples(
@@ -523,26 +502,23 @@ class DAIRTrainer(PairEvaluationTrainer):
             return self.get_batch_samples(epoch_iterator, num_batches, device)
         self.has_targets = self.has_targets or bool(local[2] or counts.tokens)
         self.has_pairs = self.has_pairs or not self.args.uses_partners or bool(local[1] or counts.pairs)
-        steps = self.state.global_step + 1
-        if not self.has_targets:
-            logger.warning_once(f"In the first steps {NO_TARGETS}")
-        elif not self.has_pairs and steps in (STEPS_WATCHED, self.state.max_steps):
-            logger.warning(f"In the first {steps} steps {NO_PAIRS}")
-        if steps == STEPS_WATCHED:
-            self.require_pairs_and_targets()
+        if self.state.global_step + 1 == STEPS_WATCHED:
+            self.require_pairs_and_targets(has_seen_all=not self.awaits_pairs)
         return batches, counts
 
-    def require_pairs_and_targets(self) -> None:
-        """Refuse to go on if no row had a target so far, or a partner, if it was unknown whether the data have one."""
+    def require_pairs_and_targets(self, has_seen_all: bool = True) -> None:
+        """Stop a run in which no row had a target so far, or a partner; after an epoch, all rows were seen."""
         if not self.has_targets:
-            raise DataError(f"train_dataset: {NO_TARGETS}")
-        if self.awaits_pairs and not self.has_pairs:
+            raise DataError(f"train_dataset: expected targets, got labels that are all {IGNORE_INDEX}; truncate inputs")
+        if not self.has_pairs and has_seen_all:
             data, known = self.train_dataset, self._known_columns(self.train_dataset)
             raise DataError(no_pairs("train_dataset", columns_of(data), known, self.args.method))
 
     def _check_targets_once(self, batch: Mapping[str, Any]) -> None:
         if self._checked_targets:
             return
+        from dair_hf.evaluation.target_tokens import check_targets
+
         self._checked_targets = True
         columns = {name: batch.get(name) for name in ("input_ids", LABELS)}
         originals = {name: values[:, 0] for name, values in columns.items() if isinstance(values, Tensor)}
@@ -550,11 +526,14 @@ class DAIRTrainer(PairEvaluationTrainer):
         gather_results(lambda: check_targets(self.model, originals, refuse=self.generates))
 
     def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
+        """Return a batch with the partners of the augmenter, without the layout of the batch before."""
         assert self.augmenter is not None
         seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
         key = (seed, "augmenter", self.state.global_step, self.accelerator.process_index, number)
         with self.compute_loss_context_manager():
-            return add_online_partners(self.augmenter, self.model, self._prepare_inputs(batch), self.args.device, *key)
+            prepared, generator = self._prepare_inputs(batch), generator_for(self.args.device, *key)
+            augmented = self.augmenter(self.model, prepared, generator)
+        return {name: values for name, values in augmented.items() if name != LAYOUT}
 
     # ---- checkpoints ----
 
@@ -565,7 +544,10 @@ class DAIRTrainer(PairEvaluationTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
-        save_classes(self.model, Path(output_dir or self.args.output_dir))
+        if isinstance(self.model, PeftModel):
+            from dair_hf.training.model_card import save_classes
+
+            save_classes(self.model, Path(output_dir or self.args.output_dir))
 
     def _states(self) -> dict[str, Any]:
         """Return the stateful parts of a run that checkpoints contain, by file name."""
@@ -583,36 +565,43 @@ class DAIRTrainer(PairEvaluationTrainer):
                 safetensors.torch.save_file(part.state_dict(), Path(output_dir) / file)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with explained(f"{checkpoint}: {OTHER_MODEL}", ValueError):
-            super()._load_optimizer_and_scheduler(checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)
         for file, part in self._states().items() if checkpoint is not None else ():
-            path = Path(str(checkpoint)) / file
-            if not path.exists():
-                if file == LAMBDA_FILE:
-                    raise DataError(
-                        f"{path} is missing: the run of this checkpoint had a fixed lambda, so that dair_lambda='auto' "
-                        "has no state to go on from, or the file was lost; resume with the dair_lambda of that run, or "
-                        "resume another checkpoint"
-                    )
-                raise DataError(
-                    f"{path} is missing, so the state of the {path.stem} is lost; resume another checkpoint"
-                )
-            part.load_state_dict(safetensors.torch.load_file(path))
+            part.load_state_dict(safetensors.torch.load_file(Path(str(checkpoint)) / file))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        from dair_hf.io.checkpoints import load_weights, require_adapters
+
+        if isinstance(self.model, PreTrainedModel) and not self.is_fsdp_enabled:
+            load_weights(self.model, Path(resume_from_checkpoint))
+            return
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if isinstance(self.model, PeftModel):
+            require_adapters(self.model, Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            super()._load_best_model()
+        else:
+            self._load_from_checkpoint(str(self.state.best_model_checkpoint))
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Compare an evaluation with the best one; log that a metric without a value cannot be compared."""
+        name = f"eval_{(self.args.metric_for_best_model or '').removeprefix('eval_')}"
+        if np.isnan(metrics.get(name, 0.0)):
+            logger.warning(f"{name} is NaN at step {self.state.global_step}, which therefore cannot be the best.")
+        return bool(super()._determine_best_metric(metrics, trial))
 
     # ---- loss ----
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Run a step of `Seq2SeqTrainer`; the first call compares a named sample loss with the model's own."""
-        self._compare_loss_once(inputs)
-        return super().training_step(model, inputs, num_items_in_batch)
-
-    def _compare_loss_once(self, inputs: Mapping[str, Any]) -> None:
         name, self._uncompared_loss = self._uncompared_loss, None
-        if name is None or self.is_deepspeed_enabled:
-            return
-        model: Any = getattr(self.model, "_orig_mod", self.model)
-        with self.compute_loss_context_manager():
-            compare_with_own_loss(model, self._prepare_inputs(inputs), self.pair_loss, name)
+        if name is not None and not self.is_deepspeed_enabled:
+            with self.compute_loss_context_manager():
+                bare: Any = getattr(self.model, "_orig_mod", self.model)
+                compare_with_own_loss(bare, self._prepare_inputs(inputs), self.pair_loss, name)
+        return super().training_step(model, inputs, num_items_in_batch)
 
     def compute_loss(
         self,
@@ -623,36 +612,20 @@ class DAIRTrainer(PairEvaluationTrainer):
     ) -> Any:
         """Return the contribution of a micro-batch to the objective of the optimizer step.
 
-        In training it is multiplied by the number of ranks, since engines average gradients over ranks.
-
-        Args:
-            model: The (wrapped) model.
-            inputs: A batch of `PairCollator`, on the device.
-            return_outputs: Whether to return the outputs of the model, for existing views in `[B, V]` order. With
-                `chunked_loss` their logits are zeros.
-            num_items_in_batch: `Counts` of the optimizer step; None: those of this batch.
-
-        Returns:
-            A scalar; with `return_outputs` also the outputs.
-
-        Raises:
-            DataError: The objective of the batch returned something else than a scalar tensor, or no gradient reaches
-                the model.
-            NonFiniteLossError: A loss is NaN or infinite; the message names the rows. In training it may be raised some
-                steps later, since the host does not wait for the device (`finiteness`).
+        `num_items_in_batch` are the `Counts` of the step, in which the contribution is multiplied by the number of
+        ranks, since engines average gradients over ranks. A loss that is not finite may raise its error some steps
+        later, since the host does not wait for the device.
         """
         outputs = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
-        is_training = self.is_in_train and model.training
-        dair_lambda = self._lambda(counts, is_training)
+        is_training, step = self.is_in_train and model.training, self.state.global_step
+        control = self.lambda_control
+        dair_lambda = control.at_step(step, counts) if is_training else control.in_evaluation
         if self.batch_objective is not None and model.training and outputs.layout.targets[:, 0].any():
-            loss = require_scalar(self.batch_objective(outputs, self.state.global_step), self.batch_objective)
+            loss = self.batch_objective(outputs, step)
         else:
             loss = self.pair_loss.objective(outputs.terms, counts, dair_lambda)
-        if is_training and torch.is_grad_enabled():
-            require_gradient(loss, outputs.terms.original, model, self.batch_objective, self.sample_loss)
-        step = self.state.global_step
-        self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), step, dair_lambda, outputs.losses)
+        self._finiteness.add(loss, outputs.terms, outputs.losses, inputs.get(ROW_ID), step, dair_lambda)
         if not is_training:
             self._finiteness.check()
         if model.training:
@@ -674,11 +647,6 @@ class DAIRTrainer(PairEvaluationTrainer):
             self._finiteness.add_norm(whole, self.state.global_step)
         return norm
 
-    def _lambda(self, counts: Counts, is_training: bool) -> float | Tensor:
-        """Return lambda of the training step, or of an evaluation between two steps."""
-        control = self.lambda_control
-        return control.at_step(self.state.global_step, counts) if is_training else control.in_evaluation
-
     # ---- logging ----
 
     def _track_num_input_tokens(self, inputs: Mapping[str, Any]) -> None:
@@ -692,10 +660,7 @@ class DAIRTrainer(PairEvaluationTrainer):
     ) -> None:
         with torch.no_grad():
             exists, was_run = view_mask(batch)[:, 0], outputs.was_run[:, 0]
-            forest = batch.get(FOREST)
-            positions = count_positions(batch, outputs.was_run)
-            if forest is not None:
-                positions = on_device(np.array([forest.tokens, forest.nodes]), exists.device)
+            positions = self.pair_loss.positions(batch, outputs.was_run)
             terms, targets, slopes = outputs.terms, outputs.targets[:, 0], self.pair_loss.slopes(outputs)
             gradients = root_gradients(outputs.losses, outputs.terms, slopes, self.args)
             if self.is_in_train:
@@ -721,11 +686,21 @@ class DAIRTrainer(PairEvaluationTrainer):
         """Write the model card: the Trainer's, with model, use, method, lambda and its unit, data and metrics."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
+            from dair_hf.training.model_card import ModelFacts, TrainingFacts, write_model_card
+
             training = TrainingFacts.of(self.train_dataset, kwargs.get("dataset"))
             training.final_lambda = self.lambda_control.latest
-            training.objective = description_of(self.batch_objective)
-            training.augmenter = description_of(self.augmenter)
+            training.objective, training.augmenter = self.batch_objective, self.augmenter
             repo = getattr(self, "hub_model_id", None) or self.args.hub_model_id  # the former has the user's name
             model = ModelFacts(self.accelerator.unwrap_model(self.model), self.processing_class, repo)
             path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_results.values())
             write_model_card(path, self.args, reports, training, model)
+
+
+def _drop_factor(step: int, drop_steps: list[int]) -> float:
+    """Return the factor of the learning rate after `step` optimizer steps: 0.1 to the power of past drops."""
+    return 0.1 ** sum(step >= drop for drop in drop_steps)
+
+
+def _half_life_factor(step: int, half_life_steps: int) -> float:
+    return 0.5 ** (step / half_life_steps)

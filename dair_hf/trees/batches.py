@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -32,8 +32,6 @@ class ForestCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Collate rows and build their trees."""
-        for row in rows:
-            require_column(self.column, self.column, row, "a row")
         groups = [row[self.column] for row in rows]
         batch = self.collator([{name: row[name] for name in row if name != self.column} for row in rows])
         if VIEW_MASK not in batch:
@@ -45,8 +43,8 @@ class GroupBatchSampler(BatchRebalanceSampler):
     """Batches of whole groups of rows that fit into a budget, in a new random order every epoch.
 
     Sizes of groups are rounded up to one of 64 classes, and classes are dealt to batches once; each epoch deals groups
-    of one class anew and shuffles the batches. If rounding leaves batches less than 0.9 full, there are more classes.
-    The number of batches is thus the same in every epoch, and the order depends on `(seed, epoch)` only, so that it is
+    of one class again and shuffles the batches. If rounding leaves batches less than 0.9 full, there are more classes.
+    The number of batches is the same in every epoch, and the order depends on `(seed, epoch)` only, so that it is
     the same after a resume. In each step, ranks get batches of similar sizes. All ranks get equally many batches, and
     no row is left out or repeated.
 
@@ -58,9 +56,6 @@ class GroupBatchSampler(BatchRebalanceSampler):
         rank: Number of this process.
         seed: Seed of the order.
         longest_row: Number of tokens of the longest row, for the verification of trees; 0: unknown.
-
-    Raises:
-        DataError: There are fewer groups than ranks.
 
     Example:
         >>> sampler = GroupBatchSampler([np.array([0, 1]), np.array([2]), np.array([3])], [2, 1, 1], budget=2)
@@ -86,10 +81,7 @@ class GroupBatchSampler(BatchRebalanceSampler):
         while len(self.batches) % ranks:
             largest = max(self.batches, key=len)
             if len(largest) == 1:
-                raise DataError(
-                    f"{len(self.groups)} groups of rows cannot be distributed over {ranks} processes in equally many "
-                    "batches; use fewer processes, or a larger budget per batch"
-                )
+                raise DataError(f"share_prefixes: expected at least {ranks} groups of rows, got {len(self.groups)}")
             self.batches.remove(largest)
             self.batches += [largest[0::2], largest[1::2]]
 
@@ -122,23 +114,10 @@ def tree_sampler(
     rank: int = 0,
     seed: int = 0,
 ) -> GroupBatchSampler:
-    """Return the sampler of `share_prefixes`.
+    """Return the sampler of `share_prefixes`, for batches of a number of rows, or of `nodes` if they are given.
 
-    Args:
-        dataset: Training rows, in their first epoch if partners are drawn anew: the nodes are counted once.
-        column: Column that names the group of a row.
-        rows: Rows of a batch, if `nodes` is None.
-        nodes: Nodes of the trees of a batch, or None.
-        with_partners: Whether partners are trained.
-        ranks: Number of processes.
-        rank: Number of this process.
-        seed: Seed of the order.
-
-    Raises:
-        DataError: A column is missing, or one row alone has more than `nodes` nodes.
+    Of partners that are drawn again in every epoch, `dataset` holds the first: the nodes are counted once.
     """
-    for name in (column, IDS):
-        require_column(column, name, dataset.column_names, "train_dataset")
     views = columns_of_views(IDS, dataset.column_names if with_partners else [IDS]).values()
     tokens = [_TokenColumn(dataset, name) for name in views]
     budget = rows if nodes is None else nodes
@@ -154,27 +133,11 @@ def tree_sampler(
 
 def rows_by_group(dataset: datasets.Dataset, column: str) -> list[np.ndarray]:
     """Return the row numbers of every group, in the order in which groups appear."""
-    require_column(column, column, dataset.column_names, "the data set")
     table = dataset.select_columns([column]).with_format("arrow")[:]
-    try:
-        codes = pyarrow.compute.dictionary_encode(table[column], null_encoding="encode").combine_chunks()
-    except pyarrow.ArrowNotImplementedError as error:
-        raise DataError(
-            f"share_prefixes={column!r}: the column holds {table[column].type}, which names no group; give a column "
-            "with one text or number per row, such as dialogue_id"
-        ) from error
+    codes = pyarrow.compute.dictionary_encode(table[column], null_encoding="encode").combine_chunks()
     numbers = np.asarray(codes.indices)
     order = np.argsort(numbers, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
-
-
-def require_column(setting: str, name: str, columns: Collection[str], data: str) -> None:
-    """Refuse data without a column that `share_prefixes` needs."""
-    if name not in columns:
-        raise DataError(
-            f"share_prefixes={setting!r}: {data} has no column {name!r}, only {sorted(columns)}; add it, or leave "
-            "share_prefixes unset"
-        )
 
 
 class _TokenColumn:
@@ -212,9 +175,9 @@ def _parts(
         return
     for start, end in cut_where_least_is_shared(table.shared_among(originals), size, budget):
         if size(start, end) > budget:
+            row, tokens_of_row = group[order[start]], size(start, end)
             raise DataError(
-                f"max_tokens_per_batch={budget} is below the {size(start, end)} tokens of row {group[order[start]]} "
-                "alone; raise it, or truncate the inputs"
+                f"max_tokens_per_batch={budget}: expected at least {tokens_of_row}, the tokens of row {row}"
             )
         yield group[order[start:end]], size(start, end)
 
@@ -234,7 +197,7 @@ def _deal(sizes: np.ndarray, budget: int) -> tuple[np.ndarray, list[list[int]]]:
 
 
 def _deal_classes(counts: np.ndarray, budget: int) -> list[list[int]]:
-    """Deal classes to batches: each takes the largest that fits, again and again."""
+    """Deal classes to batches: each takes the largest that fits until none does."""
     counts = counts.copy()
     batches: list[list[int]] = []
     while counts.any():

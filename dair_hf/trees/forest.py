@@ -6,7 +6,7 @@ j are `j + 1, ..., end[j] - 1`, and a token sees its ancestors and itself:
     node i attends to node j  <=>  j <= i < end[j]
 
 Position ids are depths. A row is a path from the root, and each of its targets is predicted by a node of the path. The
-losses of rows, and their gradients, are thus those of separate rows, although a common prefix is computed once.
+losses of rows and their gradients equal the ones of separate rows, although a common prefix is computed once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TokenTree(NamedTuple):
     ends: Tensor
 
 
-class Targets(NamedTuple):
+class _Targets(NamedTuple):
     """M targets that the nodes of one sequence predict.
 
     Attributes:
@@ -69,7 +69,7 @@ class Forest:
 
     shape: tuple[int, int]
     trees: tuple[TokenTree, ...]
-    targets: tuple[Targets, ...]
+    targets: tuple[_Targets, ...]
     tokens: int
     columns: np.ndarray
     views: np.ndarray
@@ -95,11 +95,11 @@ class Forest:
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Forest:
         trees = tuple(TokenTree(*map(change, tree)) for tree in self.trees)
-        return replace(self, trees=trees, targets=tuple(Targets(*map(change, part)) for part in self.targets))
+        return replace(self, trees=trees, targets=tuple(_Targets(*map(change, part)) for part in self.targets))
 
 
 @dataclass(frozen=True)
-class PrefixTable:
+class _PrefixTable:
     """Rows in lexicographic order, and how much each of them shares with the one before."""
 
     order: np.ndarray
@@ -125,13 +125,10 @@ def pad_right(rows: Sequence[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, n
     return ids, lengths
 
 
-def prefix_table(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray) -> PrefixTable:
+def prefix_table(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray) -> _PrefixTable:
     """Sort rows by group and token ids, and compare neighbours.
 
-    Args:
-        ids: Token ids, `[N, T]` int, padded on the right.
-        lengths: Number of tokens of every row, `[N]`.
-        groups: Number of the group of every row, `[N]`; rows of different groups share nothing.
+    Token ids `[N, T]` are padded on the right of `lengths`, `[N]`; rows of different `groups`, `[N]`, share nothing.
 
     Example:
         >>> table = prefix_table(np.array([[5, 6, 7], [5, 6, 0], [5, 8, 9]]), np.array([3, 2, 3]), np.array([0, 0, 0]))
@@ -146,18 +143,18 @@ def prefix_table(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray) -> Pr
     differs = np.ones((len(comparable), ids.shape[1] + 1), dtype=bool)
     differs[:, :-1] = (ids[1:] != ids[:-1]) | (np.arange(ids.shape[1]) >= comparable[:, None])
     shared = np.concatenate([[0], differs.argmax(1)]) if len(order) else np.zeros(0, dtype=np.int64)
-    return PrefixTable(order, ids, lengths, shared)
+    return _PrefixTable(order, ids, lengths, shared)
 
 
 def cut_where_least_is_shared(shared: np.ndarray, size: Callable[[int, int], int], limit: int) -> list[tuple[int, int]]:
     """Cut rows in lexicographic order into parts of at most `limit` nodes, so that least is computed twice.
 
-    Among cuts that share equally little, the fewest are made.
+    Among cuts that share equally little, the fewest are made. A single row may exceed the limit.
 
     Args:
         shared: Number of leading tokens that every row shares with the one before, `[N]`.
         size: `(start, end)` -> number of nodes of the rows `start, ..., end - 1`.
-        limit: Largest size of a part; a single row may exceed it.
+        limit: Largest size of a part.
 
     Returns:
         (start, end) of every part.
@@ -193,12 +190,6 @@ def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once:
         nodes_at_once: Trees run in one forward up to this number of nodes, since dense attention grows with its square;
             a larger tree has its own forward. None: all in one.
 
-    Returns:
-        The forest, on the host.
-
-    Raises:
-        DataError: An attention mask has gaps, or padding has a target.
-
     Example:
         >>> batch = {"input_ids": torch.tensor([[[5, 6, 7]], [[5, 6, 8]]]), "view_mask": torch.ones(2, 1).bool()}
         >>> forest = build_forest({**batch, "labels": batch["input_ids"]}, ["a", "a"])
@@ -224,13 +215,13 @@ def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once:
     values = (paths.nodes[path, at - 1], labels[path, at].astype(np.int64), views)
     ends = np.searchsorted(paths.trees_of_rows[path], np.arange(len(paths.trees)), side="right")
     targets = tuple(
-        Targets(*(torch.from_numpy(value[start:end]) for value in values))
+        _Targets(*(torch.from_numpy(value[start:end]) for value in values))
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
     )
     return Forest(exists.shape, paths.trees, targets, int(lengths.sum()), first[path] + at, views)
 
 
-class TreePaths(NamedTuple):
+class _TreePaths(NamedTuple):
     """Trees of rows, and the path of every row."""
 
     trees: tuple[TokenTree, ...]
@@ -238,7 +229,7 @@ class TreePaths(NamedTuple):
     nodes: np.ndarray
 
 
-def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_at_once: int | None) -> TreePaths:
+def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_at_once: int | None) -> _TreePaths:
     """Build the prefix trees of rows, one per group; arguments as in `prefix_table` and `build_forest`.
 
     Example:
@@ -266,7 +257,7 @@ def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_
     paths, trees_of_rows = np.empty_like(nodes), np.empty(len(ids), dtype=np.int64)
     paths[table.order] = nodes + shift[sorted_groups][:, None]
     trees_of_rows[table.order] = tree_of_group[sorted_groups]
-    return TreePaths(tuple(trees), trees_of_rows, paths)
+    return _TreePaths(tuple(trees), trees_of_rows, paths)
 
 
 def _without_padding(
@@ -281,22 +272,18 @@ def _without_padding(
     lengths, first = mask.sum(1), mask.argmax(1)
     last = mask.shape[1] - mask[:, ::-1].argmax(1)
     if (gaps := (lengths > 0) & (last - first != lengths)).any():
-        raise DataError(
-            f"share_prefixes: the attention_mask of view {int(gaps.argmax())} of a batch has zeros between ones; only "
-            "padding at the ends can be left out"
-        )
+        view = int(gaps.argmax())
+        raise DataError(f"share_prefixes: view {view} of a batch: expected attention_mask 0 at its ends only")
     if (padded := ((labels != IGNORE_INDEX) & ~mask).any(1)).any():
-        raise DataError(
-            f"share_prefixes: view {int(padded.argmax())} of a batch has labels where its attention_mask is 0; set "
-            f"them to {IGNORE_INDEX}"
-        )
+        view = int(padded.argmax())
+        raise DataError(f"share_prefixes: view {view} of a batch: expected labels {IGNORE_INDEX} on its padding")
     if first.any():
         columns = (np.arange(ids.shape[1]) + first[:, None]) % ids.shape[1]
         ids, labels = np.take_along_axis(ids, columns, 1), np.take_along_axis(labels, columns, 1)
     return ids, labels, lengths.clip(min=1), first
 
 
-def _nodes(table: PrefixTable) -> tuple[np.ndarray, np.ndarray]:
+def _nodes(table: _PrefixTable) -> tuple[np.ndarray, np.ndarray]:
     """Return node and end of its subtree for every row and depth, `[N, T]` each; those beyond a row mean nothing."""
     count, depth = table.ids.shape
     rows, depths = np.arange(count)[:, None], np.arange(depth)

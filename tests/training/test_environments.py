@@ -13,7 +13,7 @@ from torch import Tensor
 from dair_hf import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import binary_cross_entropy
-from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx, environment_risks
+from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx, _environment_risks
 from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
 from tests.fixtures import points
 from tests.training.test_synchronizations import counted
@@ -40,9 +40,9 @@ def bce(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def test_risks_are_means_over_the_rows_of_each_environment() -> None:
     losses = torch.tensor([[1.0, 9.0], [3.0, 0.0], [8.0, 5.0]])
     exists = np.array([[True, True], [True, False], [True, True]])
-    assert environment_risks(losses, exists).tolist() == [4.0, 7.0]
-    assert environment_risks(losses, exists & [True, False]).tolist() == [4.0]
-    assert environment_risks(losses, exists & [False, True]).tolist() == [7.0]
+    assert _environment_risks(losses, exists).tolist() == [4.0, 7.0]
+    assert _environment_risks(losses, exists & [True, False]).tolist() == [4.0]
+    assert _environment_risks(losses, exists & [False, True]).tolist() == [7.0]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_irm_penalty_is_unbiased(tmp_path: Path) -> None:
     objective, penalties = IRM(penalty_weight=1.0), []
     for rows in np.ndindex(4, 4):
         found = loss(points.model(), data.__getitems__(list(rows)), with_partners=True)
-        risks = environment_risks(torch.stack(found.terms[:2], 1), found.targets.numpy() > 0)
+        risks = _environment_risks(torch.stack(found.terms[:2], 1), found.targets.numpy() > 0)
         penalties.append((objective(found, 0) - risks.mean()).item())
     assert np.mean(penalties) == pytest.approx(whole, rel=1e-6)
     assert min(penalties) < 0 < max(penalties)
@@ -167,34 +167,11 @@ def test_aggregated_dair_by_hand(tmp_path: Path, consistency: str) -> None:
         assert objective(found, 0).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_two_consistencies_differ(tmp_path: Path) -> None:
-    found = found_in(tmp_path)
-    values = [AggregatedDAIR(torch.mean, "dair", 3.0, name)(found, 0).item() for name in ("sample", "batch")]
-    assert values[0] > values[1] + 1e-3
-
-
 def test_aggregates_of_different_rows_are_refused(tmp_path: Path) -> None:
     found = found_in(tmp_path, torch.tensor([True, False, True, True, False, True]))
-    with pytest.raises(DataError, match="4 of 6 rows of a batch have a partner"):
+    with pytest.raises(DataError, match="AggregatedDAIR"):
         AggregatedDAIR(torch.mean, "da")(found, 0)
     assert torch.isfinite(AggregatedDAIR(torch.mean, "erm")(found, 0))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: IRM(penalty_weight=0),
-        lambda: IRM(anneal_steps=-1),
-        lambda: VREx(penalty_weight=float("nan")),
-        lambda: GroupDRO(step_size=float("inf")),
-        lambda: AggregatedDAIR(torch.mean, "irm"),
-        lambda: AggregatedDAIR(torch.mean, "dair", 1.0, "row"),
-        lambda: AggregatedDAIR(torch.mean, "dair", -1.0),
-    ],
-)
-def test_settings_out_of_range_are_refused(make: Any) -> None:
-    with pytest.raises(DataError, match="out of range|is unknown"):
-        make()
 
 
 # ---- in the trainer ----
@@ -220,11 +197,6 @@ def test_group_weights_are_restored_on_resume(tmp_path: Path) -> None:
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert torch.equal(whole.batch_objective.weights, resumed.batch_objective.weights)
     assert torch.equal(points.weights(whole), points.weights(resumed))
-    (tmp_path / "checkpoint-3" / "objective.safetensors").unlink()
-    with pytest.raises(DataError, match="objective.safetensors is missing"):
-        points.trainer(tmp_path, points.pairs(12), GroupDRO(), **settings).train(
-            resume_from_checkpoint=str(tmp_path / "checkpoint-3")
-        )
 
 
 def test_the_optimizer_state_is_cleared_after_annealing(tmp_path: Path) -> None:
@@ -254,33 +226,3 @@ def test_the_optimizer_state_is_cleared_after_annealing(tmp_path: Path) -> None:
     resumed = points.trainer(tmp_path, points.pairs(12), VREx(20.0, anneal_steps=3), **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert torch.equal(points.weights(trained), points.weights(resumed))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"gradient_accumulation_steps": 2}, {"normalization": "token"}, {"method": "dair", "regularizer": "kl"}],
-)
-def test_settings_that_split_the_batch_of_an_objective_are_refused(tmp_path: Path, settings: dict) -> None:
-    with pytest.raises(ValueError, match="objective=VREx and .* cannot be combined: the objective needs all rows"):
-        points.trainer(tmp_path, points.pairs(12), VREx(), **settings)
-
-
-@pytest.mark.parametrize(
-    ("objective", "found"),
-    [
-        (lambda outputs, step: outputs, "a PairOutputs"),
-        (lambda outputs, step: None, "a NoneType"),
-        (lambda outputs, step: outputs.terms.original.mean().item(), "a float"),
-        (lambda outputs, step: outputs.terms.original, r"a tensor of shape \[4\]"),
-    ],
-)
-def test_an_objective_that_returns_no_scalar_tensor_is_named(tmp_path: Path, objective: Any, found: str) -> None:
-    made = points.trainer(tmp_path, points.pairs(12), objective)
-    with pytest.raises(DataError, match=f"^objective=<lambda> returned {found}; return a scalar tensor, such as outpu"):
-        made.train()
-
-
-def test_model_card_names_the_objective(tmp_path: Path) -> None:
-    made = points.trainer(tmp_path, points.pairs(12), GroupDRO())
-    made.create_model_card()
-    assert "replaced by the objective: `GroupDRO(step_size=0.01)`" in (tmp_path / "README.md").read_text()

@@ -46,21 +46,15 @@ def test_partners_are_unevenly_distributed_and_rows_are_repeated() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_train_the_parameters_of_one(
-    two_processes: list[dict[str, Any]], tmp_path: Path, name: str
-) -> None:
+def test_two_processes_train_and_log_like_one(two_processes: list[dict[str, Any]], tmp_path: Path, name: str) -> None:
     alone = train_case(name, tmp_path, processes=1)
     first, second = (rank[name] for rank in two_processes)
     assert tiny.distance(first["weights"], second["weights"]) == 0.0
     assert tiny.distance(first["weights"], alone["weights"]) < 1e-10
     assert tiny.distance(alone["weights"], tiny.weights(tiny.model(settings_of_cases()[name][0]))) > 1e-3
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_two_processes_log_the_metrics_of_one(two_processes: list[dict[str, Any]], tmp_path: Path, name: str) -> None:
-    alone, launched = train_case(name, tmp_path, processes=1)["logs"], two_processes[0][name]["logs"]
-    assert len(alone) == len(launched) > 0
-    for one, two in zip(alone, launched, strict=True):
+    assert len(alone["logs"]) == len(first["logs"]) > 0
+    for one, two in zip(alone["logs"], first["logs"], strict=True):
         assert one.keys() == two.keys() >= {"loss", "loss_original", "partner_share", "rows", "pairs"}
         assert two.pop("loss") == pytest.approx(one.pop("loss"), rel=1e-6)  # the Trainer sums it in float32
         assert two == pytest.approx(one, rel=1e-9)
@@ -134,7 +128,7 @@ def test_several_partners_are_evaluated_on_two_processes_as_on_one(
     two_processes: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     alone = partners_case(tmp_path, processes=1)
-    first, second = (rank["partners"] for rank in two_processes)
+    first, second = (rank["partners-evaluation"] for rank in two_processes)
     same(alone["metrics"], first["metrics"])
     same(first["metrics"], second["metrics"])
     assert alone["predictions"] == first["predictions"]
@@ -168,7 +162,7 @@ def same(left: dict[str, Any], right: dict[str, Any]) -> None:
 def test_two_processes_evaluate_like_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
     alone = evaluate_case(tmp_path, processes=1)
     first, second = (rank["evaluation"] for rank in two_processes)
-    for key in ("metrics", "pairs"):
+    for key in ("metrics", "pairs", "stream"):
         same(alone[key], first[key])
         same(first[key], second[key])
     for key in ("predicted", "labels", "written"):
@@ -179,13 +173,6 @@ def test_two_processes_evaluate_like_one(two_processes: list[dict[str, Any]], tm
     assert 0 < alone["pairs"]["original_accuracy"] < 1  # neither all correct nor all wrong
     assert alone["metrics"]["eval_rows"] == 11
     assert len({row.count(-100) for row in alone["written"]}) > 1
-
-
-def test_two_processes_evaluate_a_stream_like_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
-    alone = evaluate_case(tmp_path, processes=1, stream=True)["metrics"]
-    same(alone, two_processes[0]["stream-evaluation"]["metrics"])
-    same(alone, two_processes[1]["stream-evaluation"]["metrics"])
-    assert alone["eval_rows"] == 11
 
 
 def test_two_processes_write_the_report_of_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:

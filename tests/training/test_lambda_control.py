@@ -16,12 +16,11 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.errors import DataError
 from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.losses.per_sample import cross_entropy
 from dair_hf.training import lambda_control
 from dair_hf.training.forward.pair_loss import PairLoss
-from dair_hf.training.lambda_control import LambdaControl, root_gradients, schedule_factor
+from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.trainer import LAMBDA_FILE
 from tests.fixtures import points, tiny
 
@@ -227,23 +226,6 @@ def test_ranks_add_their_sums(tmp_path: Path) -> None:
     assert of_rank == pytest.approx(expected) == pytest.approx(2 * math.sqrt(13 / 9)) and alone > expected
 
 
-def test_a_lowered_target_is_told_once_in_every_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    args = tiny.config(tmp_path, dair_lambda="auto", lambda_warmup_steps=0)
-    control = LambdaControl(args, Accelerator(cpu=True))
-    for _run in range(2):
-        control.reset()
-        caplog.clear()
-        targets = []
-        for step in range(4):
-            control.at_step(step, Counts(*torch.tensor([1, 1, 10])))
-            targets.append(float(control._latest_target))
-            control.add(torch.ones(1, 2, dtype=torch.float64), terms([1.1], [1.1]))
-            control.on_step_end(args, SimpleNamespace(global_step=step + 1), None)
-            control.logs()
-        assert targets == pytest.approx([2 * 0.98**step for step in range(4)])
-        assert len([record for record in caplog.records if "lambda_control" in record.name]) == 1
-
-
 @pytest.mark.parametrize("settings", [{}, {"normalization": "token"}, {"regularizer": "kl"}, {"regularizer": "js"}])
 def test_lambda_of_every_step_follows_from_the_logged_terms(tmp_path: Path, settings: dict[str, Any]) -> None:
     made = tiny.trainer(
@@ -305,7 +287,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -
     ]
     assert lambdas[0] == lambdas[1] and len(set(lambdas[0])) > 3
     (tmp_path / "whole" / "checkpoint-3" / LAMBDA_FILE).unlink()
-    with pytest.raises(DataError, match=f"{LAMBDA_FILE} is missing: .* or the file was lost"):
+    with pytest.raises(FileNotFoundError, match=LAMBDA_FILE):
         resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
 
 
@@ -354,34 +336,6 @@ def test_a_trained_model_that_goes_on_keeps_its_target(tmp_path: Path, regulariz
     assert last["lambda_target"] == 2.0
 
 
-def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
-    control = LambdaControl(tiny.config(tmp_path, dair_lambda="auto"), Accelerator(cpu=True))
-    with pytest.raises(DataError, match=r"is of another version of dair_hf \(means\)"):
-        control.load_state_dict({"means": torch.zeros(2)})
-    with pytest.raises(DataError, match="start_loss"):
-        control.load_state_dict({"means": torch.zeros(5), "start_loss": torch.zeros(())})
-
-
-def test_a_run_with_a_fixed_lambda_cannot_go_on_with_auto(tmp_path: Path) -> None:
-    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2}
-    points.trainer(tmp_path, points.pairs(8), dair_lambda=1.0, **settings).train()
-    resumed = points.trainer(tmp_path, points.pairs(8), dair_lambda="auto", **settings)
-    message = (
-        "is missing: the run of this checkpoint had a fixed lambda, so that dair_lambda='auto' has no state to go on "
-        "from, .*; resume with the dair_lambda of that run"
-    )
-    with pytest.raises(DataError, match=message):
-        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-
-
-def test_a_second_run_starts_anew(tmp_path: Path) -> None:
-    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), dair_lambda="auto", **LOGGED)
-    made.train()
-    assert made.lambda_control._means is not None
-    made.train()
-    assert next(log for log in made.state.log_history if "dair_lambda" in log)["dair_lambda"] == 0.0
-
-
 def test_the_share_is_kept_near_its_target(tmp_path: Path) -> None:
     """Over intervals: the share of a single step of three pairs is mostly noise."""
     settings = {"lambda_target": 2.0, "num_train_epochs": 40, "logging_strategy": "steps", "logging_steps": 40}
@@ -420,8 +374,9 @@ def test_the_loss_of_an_evaluation_does_not_depend_on_a_lambda_that_sets_itself(
     ],
 )
 def test_warmup_by_hand(tmp_path: Path, settings: dict[str, Any], expected: list[float]) -> None:
-    factor = schedule_factor(tiny.config(tmp_path, **settings), 8)
-    assert [factor(step) for step in range(8)] == pytest.approx(expected)
+    control = LambdaControl(tiny.config(tmp_path, **settings), Accelerator(cpu=True))
+    control.on_train_begin(None, SimpleNamespace(max_steps=8), None)
+    assert [control._factor(step) for step in range(8)] == pytest.approx(expected)
 
 
 def test_training_uses_the_warmup_and_evaluation_the_whole_lambda(tmp_path: Path) -> None:
@@ -444,22 +399,6 @@ def test_methods_without_a_regularizer_log_no_lambda(tmp_path: Path) -> None:
     made.train()
     assert all("dair_lambda" not in log and "gradient_share" not in log for log in made.state.log_history)
     assert all("inconsistency" in log for log in made.state.log_history if "consistency" in log)
-
-
-def test_an_objective_of_the_whole_batch_has_a_lambda_of_its_own(tmp_path: Path) -> None:
-    def objective(outputs: Any, step: int) -> Tensor:
-        return outputs.terms.original.mean()  # type: ignore[no-any-return]
-
-    data = tiny.pairs("gpt2", 8)
-    for settings, named in (
-        ({"dair_lambda": "auto"}, "dair_lambda='auto'"),
-        ({"view_weights": [1.0, 0.0]}, "view_weights"),
-        ({"stop_gradient": "original"}, "stop_gradient"),
-        ({"lambda_warmup_steps": 3}, "lambda_warmup_steps"),
-    ):
-        with pytest.raises(DataError, match=named):
-            tiny.trainer(tmp_path, "gpt2", data, objective=objective, **settings)
-        tiny.trainer(tmp_path, "gpt2", data, objective=objective, method="da")
 
 
 def test_settings_are_written_to_the_model_card_and_arguments(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairEvaluator
 from dair_hf.data.sampling import EpochPairs, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.training.loading import rows_in_last_batch
+from dair_hf.training.loading import _rows_in_last_batch
 from tests.fixtures import points, tiny
 
 PAIRED = torch.tensor([True, False, True] * 5)
@@ -100,14 +100,6 @@ def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path, batch: int) -> No
     assert (results[0]["rows"], results[0]["pairs"]) == (15, 10)
 
 
-def test_the_learning_rate_drops_at_the_given_epochs(tmp_path: Path) -> None:
-    settings = {"num_train_epochs": 4, "lr_drop_epochs": [2.0], "lr_scheduler_type": "constant"}
-    made = points.trainer(tmp_path, points.pairs(8), **settings)
-    made.train()
-    rates = [log["learning_rate"] for log in made.state.log_history if "learning_rate" in log]
-    assert rates == pytest.approx([0.05] * 4 + [0.005] * 4)
-
-
 def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
     data = points.pairs(8)
     made = points.trainer(tmp_path / "a", data, dataloader_num_workers=1)
@@ -115,8 +107,6 @@ def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
     made.train()
     plain.train()
     assert torch.equal(points.weights(made), points.weights(plain))
-    with pytest.raises(ValueError, match="persistent_workers=True would repeat the partners of the first epoch"):
-        points.trainer(tmp_path, data, dataloader_num_workers=1, dataloader_persistent_workers=True)
 
 
 def drawn(epoch: int) -> datasets.Dataset:
@@ -198,30 +188,6 @@ def test_erm_collates_originals_alone(tmp_path: Path, make: Any) -> None:
     for batch in made.get_train_dataloader():
         assert batch["view_mask"].tolist() == [[True]] * 4
         assert batch["layout"].exists.shape == (4, 1)
-
-
-def test_the_columns_of_a_list_are_not_searched_at_every_step(tmp_path: Path) -> None:
-    searched: list[int] = []
-
-    class Rows(list[Any]):
-        def __iter__(self) -> Any:
-            searched.append(len(self))
-            return super().__iter__()
-
-    rows = Rows(dict(row) for row in tiny.pairs("gpt2", 8))
-    counts = []
-    for epochs in (1, 5):
-        searched.clear()
-        tiny.trainer(tmp_path, "gpt2", rows, remove_unused_columns=False, num_train_epochs=epochs).train()
-        counts.append(len(searched))
-    assert counts[0] == counts[1]
-
-
-@pytest.mark.parametrize("loss", ["squared", "huber"])
-def test_a_regression_has_no_distribution_to_compare(tmp_path: Path, loss: str) -> None:
-    args = DAIRConfig(str(tmp_path), regularizer="kl", use_cpu=True)
-    with pytest.raises(ValueError, match="a regression has no output distribution to compare"):
-        DAIRTrainer(points.model(), args, train_dataset=points.pairs(4), sample_loss=loss)
 
 
 class Reads:
@@ -319,7 +285,7 @@ def test_rows_that_accelerate_repeats_in_the_last_batch_are_known_after_batches_
         loader = skip_first_batches(loader, skipped) if skipped else loader
         read = [batch.tolist() for batch in loader]
         assert all(len(batch) == 2 for batch in read)
-        count = rows_in_last_batch(loader)
+        count = _rows_in_last_batch(loader)
         kept = read[-1] if count is None else read[-1][:count]
         repeated += len(read[-1]) - len(kept)
         trained += [row for batch in read[:-1] for row in batch] + kept
@@ -330,4 +296,4 @@ def test_rows_that_accelerate_repeats_in_the_last_batch_are_known_after_batches_
 
 def test_no_row_of_a_sampler_of_ready_batches_is_repeated() -> None:
     loader = DataLoaderShard(list(range(6)), batch_sampler=TokenBatchSampler([1] * 6, max_tokens=4))
-    assert rows_in_last_batch(loader) is None
+    assert _rows_in_last_batch(loader) is None

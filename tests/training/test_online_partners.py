@@ -125,12 +125,6 @@ def test_the_augmenter_gets_the_model_without_wrappers_and_a_batch_of_pairs(tmp_
     assert seen[0] == (points.PointsModel, (4, 1, 2), [[True]] * 4, "cpu")
 
 
-@pytest.mark.parametrize("returned", [None, {"x": torch.zeros(4, 2)}])
-def test_an_augmenter_that_returns_no_batch_is_refused(tmp_path: Path, returned: Any) -> None:
-    with pytest.raises(DataError, match="augmenter: returned .* without 'view_mask'; return the batch"):
-        trainer(tmp_path, lambda model, batch, generator: returned).train()
-
-
 def test_partners_of_another_shape_or_column_are_refused() -> None:
     batch = {"x": torch.zeros(3, 1, 2), "view_mask": torch.ones(3, 1, dtype=torch.bool)}
     with pytest.raises(DataError, match=r"'x' has shape \[2, 2\], in the originals \[3, 2\]"):
@@ -144,13 +138,6 @@ def test_a_masked_row_gets_no_partner() -> None:
     found = add_partners(batch, {"x": torch.ones(2)})
     assert found["view_mask"].tolist() == [[True, True], [False, False]]
     assert (found["x"].tolist(), found["row_id"]) == ([[0.0, 1.0], [0.0, 1.0]], ["a", "b"])
-
-
-def test_sharded_engines_are_refused(tmp_path: Path) -> None:
-    made = points.trainer(tmp_path, ORIGINALS, method="dair")
-    made.args.fsdp = ["full_shard"]
-    with pytest.raises(ValueError, match="augmenter and fsdp=.* cannot be combined"):
-        DAIRTrainer(made.model, made.args, points.stack, ORIGINALS, sample_loss="binary", augmenter=shifted)
 
 
 def test_generators_differ_by_every_part_of_their_key() -> None:
@@ -173,8 +160,3 @@ def test_the_model_card_names_the_augmenter(tmp_path: Path, augmenter: Any, told
     made.create_model_card()
     card = (tmp_path / "README.md").read_text()
     assert f"- partners made during training by: {told}" in card.replace("by: `AttackAugmenter", "by: AttackAugmenter")
-
-
-def test_an_augmenter_that_is_no_function_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"augmenter is a str; give a function \(model, batch, generator\) -> batch"):
-        trainer(tmp_path, "flip")

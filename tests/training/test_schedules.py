@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.errors import DataError
+from dair_hf import DAIRConfig
 from tests.fixtures import points
 
 
@@ -56,32 +55,6 @@ def test_a_resumed_run_continues_with_its_rate(tmp_path: Path) -> None:
     resumed = points.trainer(tmp_path, points.pairs(12), **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert torch.equal(points.weights(whole), points.weights(resumed))
-
-
-@pytest.mark.parametrize("settings", [{"lr_half_life_steps": 2}, {"lr_drop_epochs": [1.0]}])
-def test_a_scheduler_of_the_caller_is_refused_besides_a_schedule(tmp_path: Path, settings: dict[str, Any]) -> None:
-    built = points.model()
-    optimizer = torch.optim.SGD(built.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-
-    def made(scheduler: Any, **settings: Any) -> DAIRTrainer:
-        args = points.trainer(tmp_path, None, lr_scheduler_type="constant", **settings).args
-        return DAIRTrainer(
-            built, args, points.stack, points.pairs(8), sample_loss="binary", optimizers=(optimizer, scheduler)
-        )
-
-    message = f"{next(iter(settings))}=.* and the scheduler LambdaLR in optimizers=.* cannot be combined"
-    with pytest.raises(DataError, match=message):
-        made(scheduler, **settings)
-    later = made(scheduler)
-    for name, value in settings.items():
-        setattr(later.args, name, value)
-    with pytest.raises(DataError, match=message):
-        later.train()
-    alone = made(None, **settings)
-    alone.train()
-    alone.train()  # the schedule of the first run is no scheduler of the caller
-    assert alone.optimizer.param_groups[0]["lr"] < 0.1
 
 
 @pytest.mark.parametrize(

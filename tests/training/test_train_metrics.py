@@ -14,7 +14,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.losses.objective import Counts, PairTerms, pair_slopes
 from dair_hf.training import train_metrics
 from dair_hf.training.lambda_control import root_gradients
-from dair_hf.training.train_metrics import EvaluatedRows, TermSums, lowest_slopes, mean_terms, sum_terms
+from dair_hf.training.train_metrics import EvaluatedRows, _TermSums, lowest_slopes, mean_terms, sum_terms
 from tests.fixtures import tiny
 from tests.fixtures.tiny import config
 
@@ -39,10 +39,10 @@ def gradients_of(batch: PairTerms, args: DAIRConfig) -> tuple[tuple[Tensor, Tens
     return lowest_slopes(slopes, batch), root_gradients(losses, batch, slopes, args)
 
 
-def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: Any) -> TermSums:
+def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: Any) -> _TermSums:
     args = config(folder, **settings)
     counts = Counts(*torch.tensor([4, 2, tokens]))
-    return TermSums(
+    return _TermSums(
         *sum_terms(batch, TARGETS, EXISTS, counts, args, args.dair_lambda, *gradients_of(batch, args)).tolist()
     )
 
@@ -51,7 +51,7 @@ def test_sums_by_hand(tmp_path: Path) -> None:
     found = sums(tmp_path, dair_lambda=0.5)
     # c~ of (4, 1) is 1/2 + 1/2 (1 - 2) = 0, not below 0; of (9, 1) it is 1/2 + 1/2 (1 - 3) = -1/2.
     # Squared norms: 0.5^2 * 8 * (1 + 4), and the losses (4 + 9 + 1 + 1) of pairs, of which 7.5 is half.
-    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0, 10.0, 15.0, 7.5), rel=1e-6)
+    assert found == pytest.approx(_TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0, 10.0, 15.0, 7.5), rel=1e-6)
 
 
 class WithoutFloat64(TorchDispatchMode):
@@ -65,10 +65,10 @@ class WithoutFloat64(TorchDispatchMode):
 
 
 def test_sums_on_a_device_without_float64_are_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert train_metrics.sums_dtype(torch.device("mps")) == torch.float32
-    assert train_metrics.sums_dtype(torch.device("cuda")) == torch.float64
+    assert train_metrics._sums_dtype(torch.device("mps")) == torch.float32
+    assert train_metrics._sums_dtype(torch.device("cuda")) == torch.float64
     exact = sums(tmp_path)
-    monkeypatch.setattr(train_metrics, "sums_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(train_metrics, "_sums_dtype", lambda device: torch.float32)
     with WithoutFloat64():
         counts, args = Counts(*torch.tensor([4, 2, 24])), config(tmp_path)
         found = sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, *gradients_of(BATCH, args))
@@ -115,7 +115,7 @@ def test_unlearned_pairs_by_hand(tmp_path: Path, settings: dict[str, Any], token
 def test_repeated_rows_are_not_counted(tmp_path: Path) -> None:
     exists = torch.tensor([True, True, False, False])
     args, counts = config(tmp_path), Counts(*torch.tensor([2, 2, 20]))
-    found = TermSums(*sum_terms(BATCH, TARGETS * exists, exists, counts, args, 0.5, *gradients_of(BATCH, args)))
+    found = _TermSums(*sum_terms(BATCH, TARGETS * exists, exists, counts, args, 0.5, *gradients_of(BATCH, args)))
     assert (found.rows, found.rows_without_target) == (2, 0)
 
 

@@ -11,13 +11,11 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from accelerate.parallelism_config import ParallelismConfig
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from torch import nn
-from transformers import EarlyStoppingCallback, Seq2SeqTrainingArguments, default_data_collator
-from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers import EarlyStoppingCallback, default_data_collator
 
-from dair_hf import DAIRTrainer, DataError, EpochPairs, NonFiniteLossError, PairCollator, PairEvaluator
+from dair_hf import DAIRTrainer, DataError, EpochPairs, PairCollator, PairEvaluator
 from dair_hf.data.sampling import PaddedStream
 from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.losses.per_sample import causal_nll
@@ -48,17 +46,6 @@ def test_eval_loss_is_the_objective_over_all_rows_with_any_batch_size(
         found = made.evaluate()
         assert found["eval_loss"] == pytest.approx(expected, rel=1e-9)
         assert (found["eval_rows"], found["eval_pairs"]) == (11, sum(row % 3 != 1 for row in range(11)))
-
-
-def test_evaluated_terms_are_means_over_all_rows(tmp_path: Path) -> None:
-    data = tiny.pairs("bart", 11)
-    found = tiny.trainer(tmp_path, "bart", None, eval_dataset=data).evaluate()
-    originals = objective_by_hand(
-        tiny.model("bart"), "bart", data, method="erm", regularizer="sq", normalization="pair", dair_lambda=0
-    )
-    assert found["eval_loss_original"] == pytest.approx(originals.item(), rel=1e-9)
-    assert found["eval_partner_share"] == pytest.approx(7 / 11)
-    assert found["eval_rows_without_target"] == 0
 
 
 def test_training_logs_sums_over_the_steps_since_the_last_log(tmp_path: Path) -> None:
@@ -109,14 +96,10 @@ def test_evaluate_pairs_by_hand_and_the_predictions_file(tmp_path: Path) -> None
         asked.update(predictions=predictions, references=references)
         return [index in (0, 1, 7) for index in range(len(references))]
 
-    with pytest.raises(DataError, match="is a folder; name a file"):
-        made.evaluate_pairs(evaluator=first_and_last, predictions_file=tmp_path)
-    for text in ("x = 1\n", '{"row_id": "mine"}\n', '{"row_id": [\n', '{"row_id": "\udcff', "[]"):
-        (tmp_path / "mine.py").write_bytes(text.encode(errors="surrogateescape"))
-        with pytest.raises(DataError, match=r"mine\.py: was not written by this command"):
-            made.evaluate_pairs(evaluator=first_and_last, predictions_file=tmp_path / "mine.py")
-        assert (tmp_path / "mine.py").read_bytes() == text.encode(errors="surrogateescape")
-    assert asked == {}
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    with pytest.raises(DataError, match="mine"):
+        made.evaluate_pairs(evaluator=first_and_last, predictions_file=tmp_path / "mine.py")
+    assert asked == {} and (tmp_path / "mine.py").read_text() == "x = 1\n"
     path = tmp_path / "predictions.jsonl"
     path.touch()
     found = made.evaluate_pairs(evaluator=first_and_last, intervals=False, predictions_file=path, max_new_tokens=3)
@@ -206,22 +189,6 @@ def test_an_evaluation_loop_returns_predictions_and_labels_in_the_order_of_the_d
     np.testing.assert_array_equal(output.predictions, made.predict(data, max_new_tokens=3).predictions)
 
 
-def test_rows_without_tokens_are_evaluated_in_order(tmp_path: Path) -> None:
-    data = tiny.classified_pairs(6)
-    made = DAIRTrainer(tiny.NormedClassifier(tiny.NormedConfig()), tiny.config(tmp_path), sample_loss="classification")
-    assert list(made.get_eval_dataloader(data).sampler) == list(range(6))
-
-
-def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
-    data = tiny.pairs("bart", 4, partner=lambda row: row == 0)
-    data = data.add_column("answer", list("abcd")).add_column("augmented_answer", ["A", None, None, None])
-    seen: list[str] = []
-    evaluator = PairEvaluator(lambda p, r: seen.extend(r) or [True] * len(r), references="answer")  # type: ignore[func-returns-value]
-    made = tiny.trainer(tmp_path, "bart", None, eval_dataset=data, evaluator=evaluator)
-    made.evaluate_pairs(intervals=False)
-    assert seen == ["a", "b", "c", "d", "A"]
-
-
 @pytest.mark.parametrize(("clusters", "is_one_unit"), [(None, True), ("dialogue_id", True), ("row_id", False)])
 def test_dialogues_are_the_units_by_default(tmp_path: Path, clusters: str | None, is_one_unit: bool) -> None:
     data = tiny.classified_pairs(4)
@@ -261,9 +228,7 @@ def test_the_predictions_file_contains_answers_instead_of_logits(tmp_path: Path)
         logits = model.eval()(torch.tensor(views)).logits
     assert kept == logits.argmax(1).tolist()  # the class, not the logits
     assert all(isinstance(prediction, np.integer) for prediction in kept)
-    with pytest.raises(
-        DataError, match="argmax of the prediction [01]: predictions of a classifier are class numbers already"
-    ):
+    with pytest.raises(DataError, match="argmax"):
         made.evaluate_pairs(evaluator=lambda p, r: [np.argmax(one) == label for one, label in zip(p, r, strict=True)])
     made.preprocess_logits_for_metrics = lambda logits, labels: logits
     given: list[Any] = []
@@ -320,16 +285,6 @@ def test_the_evaluation_of_views_is_what_pairs_are_measured_by(tmp_path: Path) -
     assert found.answers == [f"answer: {text}" for text in found.predictions]
     assert [line["correct"] for line in lines] == found.correct.tolist()
     assert len(lines) == len(found.views) == len(found.references) > 5
-
-
-@pytest.mark.parametrize("subsets", [{"reverse": [True] * 5}, {"long": [True] * 4}, {"long": [0.5] * 5}])
-def test_subsets_are_checked_before_anything_is_generated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subsets: dict[str, Any]
-) -> None:
-    made = tiny.trainer(tmp_path, "t5", None, eval_dataset=tiny.pairs("t5", 5))
-    monkeypatch.setattr(made.model, "generate", lambda **_: pytest.fail("generated"))
-    with pytest.raises(DataError, match="subsets"):
-        made.evaluate_pairs(evaluator=lambda predictions, references: [True] * len(predictions), subsets=subsets)
 
 
 def test_predict_generates_and_compute_metrics_sees_every_row(tmp_path: Path) -> None:
@@ -391,54 +346,6 @@ def evaluated_points(folder: Path, eval_dataset: Any, **settings: Any) -> DAIRTr
     return tiny.trainer(folder, "none", data, **settings)
 
 
-@pytest.mark.parametrize("metric", ["eval_both_correct", "both_correct", "augmented_accuracy"])
-@pytest.mark.parametrize("several", [False, True])
-def test_a_metric_of_the_evaluator_for_the_best_model_needs_one(tmp_path: Path, metric: str, several: bool) -> None:
-    data, named = tiny.pairs("gpt2", 4), f"eval_a_{metric.removeprefix('eval_')}" if several else metric
-    settings = {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": named}
-    made = tiny.trainer(tmp_path, "gpt2", data, eval_dataset={"a": data} if several else data, **settings)
-    with pytest.raises(DataError, match=f"^metric_for_best_model='{named}'"):
-        made.train()
-    assert made.state.global_step == 0
-    of_points = {"a": points.pairs(8)} if several else points.pairs(8)
-    classifier = evaluated_points(tmp_path, of_points, metric_for_best_model=named)
-    classifier.train()
-    assert classifier.state.best_metric is not None and classifier.args.greater_is_better
-
-
-@pytest.mark.parametrize(
-    ("metric", "settings"),
-    [
-        ("loss", {"eval_dataset": {"a": points.pairs(4), "b": points.pairs(4)}}),
-        ("b_loss", {"eval_dataset": {"a": points.pairs(4)}}),
-        ("eval_both_corect", {}),
-        ("unlearned_share", {"dair_lambda": "auto"}),
-        ("unlearned_share", {"method": "da"}),
-        ("cm", {}),
-        ("eval_cm", {"compute_metrics": lambda prediction: {"cm": 1.0}}),
-        ("a_cm_all_rows", {"eval_dataset": {"a": points.pairs(4)}}),
-        ("reverse_cm", {}),
-        ("cm_partner_2", {}),
-        ("both_correct_low", {}),
-    ],
-)
-def test_a_metric_that_cannot_choose_the_best_model_is_refused_before_the_first_step(
-    tmp_path: Path, metric: str, settings: dict[str, Any]
-) -> None:
-    given = {"eval_dataset": points.pairs(4), "evaluator": PairEvaluator(points.correct), **settings}
-    made = evaluated_points(tmp_path, metric_for_best_model=metric, **given)
-    with pytest.raises(DataError, match=f"^metric_for_best_model='{metric}'"):
-        made.train()
-    assert made.state.global_step == 0
-
-
-def test_metrics_of_the_user_for_the_best_model_need_no_evaluator(tmp_path: Path) -> None:
-    settings = {"metric_for_best_model": "score", "compute_metrics": lambda prediction: {"score": 1.0}}
-    made = evaluated_points(tmp_path, points.pairs(8), **settings)
-    made.train()
-    assert made.state.best_metric == 1.0
-
-
 @pytest.mark.parametrize(
     ("prefix", "name", "best"),
     [
@@ -480,27 +387,6 @@ def test_an_evaluation_whose_metric_is_nan_is_logged(tmp_path: Path, caplog: pyt
     assert caplog.text.count("eval_both_correct is NaN") == 2
 
 
-def test_several_evaluation_sets_have_metrics_under_their_names(tmp_path: Path) -> None:
-    sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
-    metrics = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same).evaluate(max_new_tokens=3)
-    assert (metrics["eval_known_rows"], metrics["eval_unseen_rows"]) == (5, 3)
-    assert {"eval_known_loss", "eval_known_cm_numerator", "eval_unseen_cm", "eval_unseen_loss_original"} <= set(metrics)
-
-
-def test_several_evaluation_sets_have_a_section_each_in_the_model_card(tmp_path: Path) -> None:
-    sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
-    made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same)
-    made.evaluate(max_new_tokens=3)
-    assert {name: report.metrics["rows"] for name, report in made.pair_results.items()} == {"known": 5, "unseen": 3}
-    made.evaluate({"other": sets["known"]}, max_new_tokens=3)
-    made.evaluate({"other": sets["known"]}, data_name="any", max_new_tokens=3)
-    made.evaluate(sets["unseen"], data_name="the last", max_new_tokens=3)
-    made.evaluate("unseen", max_new_tokens=3)
-    made.evaluate(sets["unseen"], max_new_tokens=3)
-    assert list(made.pair_results) == ["known", "unseen", "other", "any other", "the last", "evaluation data"]
-    assert made.pair_results["the last"].data == "the last"
-
-
 def test_several_evaluation_sets_get_the_arguments_of_generate(tmp_path: Path) -> None:
     sets = {"known": tiny.pairs("t5", 5), "unseen": tiny.pairs("t5", 3, seed=1)}
     lengths: list[int] = []
@@ -518,23 +404,9 @@ def test_several_evaluation_sets_get_the_arguments_of_generate(tmp_path: Path) -
     assert max(lengths[5:]) > lengths[0]
 
 
-def test_evaluation_of_streams_returns_the_objective(tmp_path: Path) -> None:
-    data = tiny.pairs("gpt2", 7)
-    made = tiny.trainer(tmp_path, "gpt2", None)
-    assert made.evaluate(data.to_iterable_dataset())["eval_loss"] == pytest.approx(made.evaluate(data)["eval_loss"])
-
-
 # ---- several runs of one trainer ----
 
 EVERY_STEP: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 3}
-
-
-def test_a_run_does_not_log_sums_of_an_earlier_run(tmp_path: Path) -> None:
-    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 16), max_steps=2, **EVERY_STEP)
-    made.train()  # ends before the first log
-    made.args.max_steps = 3
-    made.train()
-    assert [log["rows"] for log in made.state.log_history if "rows" in log] == [3 * 4]
 
 
 def test_a_batch_size_found_automatically_is_used_by_sampler_and_log(tmp_path: Path) -> None:
@@ -580,24 +452,8 @@ def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
         made.hyperparameter_search(hp_space=lambda trial: {"dair_lambda": -3.48}, backend="optuna", n_trials=1)
     made.args.dair_lambda, made.args.regularizer = 1.0, "kl"
     made.args.chunked_loss = True
-    with pytest.raises(ValueError, match="chunked_loss=True and regularizer='kl'"):
+    with pytest.raises(ValueError, match="chunked_loss"):
         made.train()
-
-
-def test_a_search_with_evaluations_during_training_trains_the_own_objective(tmp_path: Path) -> None:
-    def trainer(**settings: Any) -> DAIRTrainer:
-        settings |= {"model": None, "model_init": lambda: tiny.model("gpt2"), "eval_strategy": "epoch"}
-        return tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), eval_dataset=tiny.pairs("gpt2", 4), **settings)
-
-    best = trainer().hyperparameter_search(
-        hp_space=lambda trial: {"dair_lambda": trial.suggest_float("dair_lambda", 2.0, 2.0)},
-        compute_objective=lambda metrics: metrics["eval_loss"],
-        backend="optuna",
-        n_trials=2,
-    )
-    plain = trainer(dair_lambda=2.0)
-    plain.train()
-    assert best.objective == plain.evaluate()["eval_loss"]
 
 
 def test_a_search_goes_from_numbers_to_auto_and_back(tmp_path: Path) -> None:
@@ -753,44 +609,12 @@ def test_a_saved_model_loads_and_evaluates_the_same(tmp_path: Path) -> None:
     assert again.evaluate()["eval_loss"] == made.evaluate()["eval_loss"]
 
 
-def test_separate_forwards_change_batch_norm_statistics(tmp_path: Path) -> None:
-    data = tiny.classified_pairs(8)
-    runs = {}
-    for mode in ("joint", "separate"):
-        torch.manual_seed(0)
-        built = tiny.NormedClassifier(tiny.NormedConfig())
-        made = DAIRTrainer(
-            model=built,
-            args=tiny.config(tmp_path, forward_mode=mode),
-            train_dataset=data,
-            eval_dataset=data,
-            sample_loss="classification",
-        )
-        made.train()
-        runs[mode] = built.norm.running_var.clone()
-        found = made.evaluate_pairs(evaluator=same, intervals=False)
-        assert found["pairs"] == 8
-    # Views differ by ten, which is part of the variance only if they are run together.
-    assert (runs["joint"] > 3 * runs["separate"]).all()
-
-
 def test_broadcasts_of_buffers_follow_the_forward_mode_of_the_run(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), max_steps=1)
     for mode, broadcasts in (("joint", True), ("separate", False), ("joint", True)):
         made.args.forward_mode = mode
         made.train()
         assert made.accelerator.ddp_handler.broadcast_buffers is broadcasts
-
-
-def test_epoch_pairs_are_redrawn_every_epoch(tmp_path: Path) -> None:
-    drawn: list[int] = []
-
-    def draw(epoch: int) -> datasets.Dataset:
-        drawn.append(epoch)
-        return tiny.pairs("gpt2", 5, seed=epoch)
-
-    tiny.trained(tmp_path, "gpt2", EpochPairs(draw), num_train_epochs=3)
-    assert drawn == [0, 1, 2]
 
 
 def test_data_loader_workers_see_redrawn_partners(tmp_path: Path) -> None:
@@ -800,8 +624,6 @@ def test_data_loader_workers_see_redrawn_partners(tmp_path: Path) -> None:
 
     alone = train()
     assert tiny.distance(alone, train(dataloader_num_workers=1)) == 0.0
-    with pytest.raises(ValueError, match="dataloader_persistent_workers=True .*EpochPairs; leave it at its default"):
-        train(dataloader_num_workers=1, dataloader_persistent_workers=True)
 
 
 def test_padded_streams_add_rows_that_are_not_counted() -> None:
@@ -815,58 +637,6 @@ def test_padded_streams_add_rows_that_are_not_counted() -> None:
 
 
 # ---- refused settings ----
-
-
-def test_arguments_of_another_class_are_refused(tmp_path: Path) -> None:
-    other = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True)
-    with pytest.raises(TypeError, match="args is a Seq2SeqTrainingArguments; DAIRTrainer needs a DAIRConfig"):
-        DAIRTrainer(model=tiny.model("gpt2"), args=other)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sample_loss": "nll"}, "sample_loss='nll' is unknown; use one of seq2seq, causal, .*or pass a callable"),
-        ({"compute_loss_func": len}, "compute_loss_func reduces over the batch.*pass `sample_loss` instead"),
-        ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches=True joins batches.*leave it unset"),
-    ],
-)
-def test_unsupported_settings_of_the_trainer_are_refused(
-    tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny.trainer(tmp_path, "gpt2", None, **settings)
-
-
-def test_uneven_batches_on_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dair_hf.config.DAIRConfig.world_size", 2)
-    with pytest.raises(
-        ValueError, match="even_batches=False leaves some of 2 processes .* other ranks would hang; leave"
-    ):
-        tiny.trainer(tmp_path, "gpt2", None, accelerator_config={"even_batches": False})
-
-
-@pytest.mark.parametrize("name", ["cp_size", "sp_size"])
-@pytest.mark.parametrize("launched", [False, True])
-def test_context_and_sequence_parallelism_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, launched: bool
-) -> None:
-    settings = {} if launched else {"parallelism_config": ParallelismConfig(**{name: 2})}
-    if launched:  # as `accelerate launch` does
-        monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
-        monkeypatch.setenv(f"PARALLELISM_CONFIG_{name.upper()}", "2")
-    message = f"parallelism_config with {name}=2 would split the views of pairs .*set {name}=1"
-    with pytest.raises(DataError, match=message):
-        tiny.trainer(tmp_path, "gpt2", None, **settings)
-
-
-def test_bucketing_a_stream_is_refused(tmp_path: Path) -> None:
-    rows = [dict(row) for row in tiny.pairs("gpt2", 4)]
-    made = tiny.trainer(tmp_path, "gpt2", rows, pair_group_by_length=True)
-    with pytest.raises(
-        ValueError, match="pair_group_by_length needs the length of every row, but train_dataset is a list"
-    ):
-        made.train()
 
 
 def test_token_batches_train_every_row_and_resume_bit_for_bit(tmp_path: Path) -> None:
@@ -890,67 +660,6 @@ def test_token_batches_train_every_row_and_resume_bit_for_bit(tmp_path: Path) ->
     assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
 
 
-def test_evaluate_pairs_needs_an_evaluator_and_data(tmp_path: Path) -> None:
-    made = tiny.trainer(tmp_path, "gpt2", None)
-    with pytest.raises(
-        DataError,
-        match=r"evaluate_pairs needs an evaluator: a PairEvaluator or a function",
-    ):
-        made.evaluate_pairs(tiny.pairs("gpt2", 4))
-    with pytest.raises(DataError, match="needs columns with random .*, found a NoneType; pass a datasets.Dataset"):
-        made.evaluate_pairs(evaluator=same)
-    with pytest.raises(DataError, match=r"correct: found shape \[1\] for 7 predictions"):
-        made.evaluate_pairs(tiny.pairs("gpt2", 4), evaluator=lambda p, r: [True], max_new_tokens=2)
-    with pytest.raises(DataError, match="give clusters, references to PairEvaluator, and the evaluator here"):
-        made.evaluate_pairs(tiny.pairs("gpt2", 4), same, references="state", clusters="row_id", max_new_tokens=2)
-    with pytest.raises(DataError, match="column 'state' is missing; the data has"):
-        made.evaluate_pairs(tiny.pairs("gpt2", 4), evaluator=PairEvaluator(same, references="state"))
-
-
-class Broken(tiny.NormedClassifier):
-    """Classifier whose loss is NaN for large inputs."""
-
-    def forward(self, features: torch.Tensor, labels: torch.Tensor | None = None) -> SequenceClassifierOutput:
-        return SequenceClassifierOutput(logits=self.head(features) * torch.where(features[:, :1] > 50, torch.nan, 1.0))
-
-
-def test_a_loss_that_is_not_finite_stops_training_and_names_the_rows(tmp_path: Path) -> None:
-    rows = [dict(row) for row in tiny.classified_pairs(6)]
-    rows[2]["features"] = [99.0, 0.0, 0.0]
-    rows[5]["augmented_features"] = [99.0, 0.0, 0.0]
-    made = tiny.trainer(
-        tmp_path,
-        "gpt2",
-        datasets.Dataset.from_list(rows),
-        built=Broken(tiny.NormedConfig()),
-        sample_loss="classification",
-        data_collator=default_data_collator,
-        per_device_train_batch_size=6,
-        train_sampling_strategy="sequential",
-    )
-    message = (
-        r"the loss of 2 of 6 rows is not finite at step 0: \['C2', 'C5'\]; check these rows, lower the learning rate"
-    )
-    with pytest.raises(NonFiniteLossError, match=message):
-        made.train()
-
-
-def test_what_the_saved_optimizer_holds_stays_after_a_resume(tmp_path: Path) -> None:
-    """The warning says so: `learning_rate` and the like are those of the checkpoint."""
-
-    def weights(resume: bool, **settings: Any) -> list[torch.Tensor]:
-        base = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
-        made = tiny.trainer(tmp_path, "t5", tiny.pairs("t5"), **{**base, **settings})
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2") if resume else None)
-        return [parameter.detach().clone() for parameter in made.model.parameters()]
-
-    expected = weights(resume=False, learning_rate=0.01)
-    resumed = weights(
-        resume=True, learning_rate=1e-6, weight_decay=0.5, adam_beta1=0.5, adam_beta2=0.5, adam_epsilon=1.0
-    )
-    assert all(torch.equal(old, new) for old, new in zip(expected, resumed, strict=True))
-
-
 def test_checkpoints_of_an_earlier_run_are_named_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in (1, 2):
         caplog.clear()
@@ -958,11 +667,4 @@ def test_checkpoints_of_an_earlier_run_are_named_at_the_start(tmp_path: Path, ca
         said = [record.getMessage() for record in caplog.records if "of an earlier run" in record.getMessage()]
         if number == 1:
             assert said == []
-    assert said[0].startswith(f"{tmp_path} holds checkpoints of an earlier run, 2, such as checkpoint-2. resume_from")
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    settings = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
-    tiny.trainer(tmp_path, "t5", tiny.pairs("t5"), **settings).train()
-    with pytest.raises(DataError, match=f"^{tmp_path}/checkpoint-3: is of another model"):
-        tiny.trainer(tmp_path, "bart", tiny.pairs("bart"), **settings).train(resume_from_checkpoint=True)
+    assert said[0].startswith(f"{tmp_path} holds 2 checkpoints of an earlier run, such as checkpoint-2")

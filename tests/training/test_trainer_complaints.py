@@ -16,9 +16,9 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from transformers import DataCollatorForSeq2Seq, ViTConfig, ViTForImageClassification
+from transformers import DataCollatorForSeq2Seq
 
-from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairCollator, PairEvaluator, TensorPairs
+from dair_hf import PairCollator
 from dair_hf.training.environments import VREx
 from tests.fixtures import points, tiny
 
@@ -40,12 +40,6 @@ def test_remove_unused_columns_keeps_partners_and_drops_other_columns(tmp_path: 
 def test_erm_neither_reads_nor_collates_partners(tmp_path: Path) -> None:
     (batch,) = batches_of(tiny.trainer(tmp_path, "bart", tiny.pairs("bart", 4), method="erm"))
     assert batch["view_mask"].tolist() == [[True]] * 4
-
-
-def test_the_nan_filter_is_off_and_cannot_be_set(tmp_path: Path) -> None:
-    assert tiny.config(tmp_path).logging_nan_inf_filter is False
-    with pytest.raises(ValueError, match="logging_nan_inf_filter=True would hide a non-finite loss"):
-        tiny.config(tmp_path, logging_nan_inf_filter=True)
 
 
 def truncated(data: datasets.Dataset, lost: set[int]) -> datasets.Dataset:
@@ -80,16 +74,6 @@ def test_a_step_without_targets_trains_nothing(tmp_path: Path, objective: VREx |
     assert logs[0] == (0.0, 2)
     alone = tiny.trained(tmp_path, "gpt2", data.select([2, 3]), objective=objective, **settings)
     assert tiny.distance(tiny.weights(found.model), alone) < 1e-7
-
-
-@pytest.mark.parametrize("as_stream", [False, True])
-def test_a_run_without_targets_raises_an_error(tmp_path: Path, as_stream: bool) -> None:
-    data = truncated(tiny.pairs("gpt2", 4, partner=lambda row: False), {0, 1, 2, 3})
-    made = tiny.trainer(
-        tmp_path, "gpt2", data.to_iterable_dataset() if as_stream else data, method="erm", max_steps=3, save_steps=1
-    )
-    with pytest.raises(DataError, match="train_dataset"):
-        made.train()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -146,16 +130,6 @@ def test_accuracy_is_that_of_generated_answers(tmp_path: Path, kind: str) -> Non
     assert after["original_accuracy"] == after["augmented_accuracy"] == 1.0
     assert (after["cm_numerator"], after["cm_denominator"]) == (1, 1)  # one row has a partner
     assert (after["cm_all_rows_numerator"], after["cm_all_rows_denominator"]) == (6, 6)
-
-
-def test_several_gpus_in_one_process_are_refused_naming_the_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DAIRConfig, "n_gpu", 2)
-    with pytest.raises(
-        ValueError, match="2 GPUs are visible to one process.*DataParallel.*`accelerate launch`, or set CUDA_"
-    ):
-        tiny.trainer(tmp_path, "gpt2", None)
 
 
 def test_a_stream_trains_on_whole_pairs_like_a_data_set(tmp_path: Path) -> None:
@@ -216,11 +190,6 @@ def test_a_custom_tokenizer_decodes_predictions_and_references(tmp_path: Path) -
     assert any("W" in text for text in seen)
 
 
-def test_without_a_collator_sequences_are_padded_by_the_tokenizer(tmp_path: Path) -> None:
-    (batch,) = batches_of(tiny.trainer(tmp_path, "bart", tiny.pairs("bart", 4), data_collator=None))
-    assert batch["input_ids"].shape[:2] == (4, 2)
-
-
 # ---- dropout: R > 0 for identical views, and a warning ----
 
 
@@ -263,27 +232,6 @@ def test_dropout_makes_identical_views_differ_and_is_warned_of_once(
     assert "Set pair_dropout='shared'" in message
 
 
-@pytest.mark.parametrize(
-    ("settings", "warning"),
-    [
-        (
-            {"lambda_target": 4.0},
-            "lambda_target=4: no effect with dair_lambda=0.5; set dair_lambda='auto', or leave it",
-        ),
-        ({"lambda_target": 4.0, "lambda_max": 9.0}, "lambda_target=4, lambda_max=9: no effect with"),
-        ({"lambda_target": 4.0, "method": "da"}, None),
-        ({"lambda_target": 4.0, "dair_lambda": "auto"}, None),
-        ({}, None),
-    ],
-)
-def test_settings_of_auto_beside_a_number_are_warned_of(
-    tmp_path: Path, said: list[str], settings: dict[str, Any], warning: str | None
-) -> None:
-    points.trainer(tmp_path, points.pairs(8), max_steps=1, **settings).train()
-    found = [message for message in said if "lambda" in message]
-    assert found == [] if warning is None else len(found) == 1 and found[0].startswith(warning)
-
-
 @pytest.mark.parametrize(("is_noisy", "warnings"), [(False, 0), (True, 1)])
 def test_auto_that_lowers_its_target_is_warned_of_once(
     tmp_path: Path, said: list[str], is_noisy: bool, warnings: int
@@ -294,22 +242,9 @@ def test_auto_that_lowers_its_target_is_warned_of_once(
         said.clear()
         points.from_zero(trainer)
         trainer.train()
-        found = [message for message in said if "R may keep it from learning" in message]
+        found = [message for message in said if "from learning" in message]
         assert len(found) == warnings
         assert all("each step lowers lambda_target (from 2 to " in text for text in found)
-
-
-@pytest.mark.parametrize("has_targets", [False, True])
-def test_pairs_without_targets_in_both_views_are_warned_of_once(
-    tmp_path: Path, said: list[str], has_targets: bool
-) -> None:
-    rows = [dict(row) for row in tiny.pairs("gpt2", 6)]
-    for row in rows:
-        if row["augmented_labels"] is not None and not has_targets:
-            row["augmented_labels"] = [-100] * len(row["augmented_labels"])
-    tiny.trainer(tmp_path, "gpt2", datasets.Dataset.from_list(rows), num_train_epochs=2).train()
-    found = [message for message in said if "has a target in both views" in message]
-    assert len(found) == (not has_targets)
 
 
 @pytest.mark.parametrize("regularizer", ["sq", "kl"])
@@ -329,84 +264,3 @@ def test_no_warning_without_dropout_or_without_r(tmp_path: Path, said: list[str]
         assert [log["consistency"] for log in made.state.log_history if "loss" in log] == pytest.approx(
             [0, 0], abs=1e-12
         )
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"report_to": "tensorbord"}, "the trainer cannot be set up: tensorbord is not supported, only "),
-        ({"fsdp": "full_shard"}, "the trainer cannot be set up: Using fsdp only works in distributed training"),
-        (
-            {"eval_strategy": "steps", "eval_steps": 1},
-            "the trainer cannot be set up: You have set .*eval_strategy. to ",
-        ),
-    ],
-)
-def test_settings_that_transformers_refuses_are_data_errors(
-    tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(DataError, match=message):
-        tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 2), **settings)
-
-
-def test_a_model_that_is_a_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="model is a str, 't5-small'; load it first, for example with AutoModel"):
-        tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 2), model="t5-small")
-
-
-def test_losses_without_a_gradient_are_refused(tmp_path: Path) -> None:
-    def fixed(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        return outputs.logits.detach().flatten(1).abs().sum(1)
-
-    data = tiny.pairs("gpt2", 2)
-    with pytest.raises(DataError, match="^sample_loss=fixed returned losses without a gradient.*leave out `detach`"):
-        tiny.trainer(tmp_path, "gpt2", data, sample_loss=fixed).train()
-
-    def constant(outputs: Any, step: int) -> torch.Tensor:
-        return outputs.terms.original.mean().detach()
-
-    with pytest.raises(DataError, match="^objective=constant returned a loss without a gradient.*leave out `detach`"):
-        tiny.trainer(tmp_path, "gpt2", data, objective=constant).train()
-    frozen = tiny.model("gpt2")
-    frozen.requires_grad_(False)
-    with pytest.raises(DataError, match="no weight of the model is trained; set requires_grad"):
-        tiny.trainer(tmp_path, "gpt2", data, built=frozen).train()
-
-
-def test_clusters_and_subsets_are_checked_before_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = tiny.pairs("gpt2", 2)
-    made = tiny.trainer(tmp_path, "gpt2", data)
-    monkeypatch.setattr(made, "_predictor", lambda: pytest.fail("too late"))
-
-    def same(predictions: list[str], references: list[str]) -> list[bool]:
-        return [True] * len(predictions)
-
-    with pytest.raises(DataError, match="clusters='nope': the data have no such column, only .*'input_ids'"):
-        made.evaluate_pairs(data, PairEvaluator(same, clusters="nope"))
-    with pytest.raises(DataError, match="subsets is a list"):
-        made.evaluate_pairs(data, same, subsets=[[True, False]])
-
-
-def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match="notes.txt: cannot write there"):
-        tiny.trainer(tmp_path / "notes.txt", "gpt2", tiny.pairs("gpt2", 2))
-
-
-@pytest.mark.parametrize("as_tensors", [False, True])
-def test_data_without_an_input_of_the_model_are_refused(tmp_path: Path, as_tensors: bool) -> None:
-    """The model would fail within, at None."""
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    model = ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, **sizes))
-    images, labels = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
-    views = [{name: images, "labels": labels} for name in ("pixels", "pixel_values")]
-    columns = {"image": [[0]] * 4, "labels": [0] * 4, "augmented_image": [[1]] * 4, "augmented_labels": [0] * 4}
-    wrong = TensorPairs(views[0], views[0]) if as_tensors else datasets.Dataset.from_dict(columns)
-    made = DAIRTrainer(model, tiny.config(tmp_path, max_steps=1), train_dataset=wrong)
-    with pytest.raises(DataError, match="none of them is an input of ViTForImageClassification, such as pixel_values"):
-        made.train()
-    with pytest.raises(DataError, match="^dataset: .* none of them is an input of ViTForImageClassification"):
-        made.evaluate_pairs(wrong, lambda predictions, references: predictions == references)
-    right = DAIRTrainer(model, tiny.config(tmp_path, max_steps=1), train_dataset=TensorPairs(views[1], views[1]))
-    right.train()
-    assert right.state.global_step == 1

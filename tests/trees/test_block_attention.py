@@ -13,9 +13,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dair_hf.trees import block_attention
-from dair_hf.trees.attention import attention_inputs, tree_mask
-from dair_hf.trees.block_attention import TreeMask, blocks_of, with_blocks
+from dair_hf.trees import attention
+from dair_hf.trees.attention import TreeMask, attention_inputs, blocks_of, tree_mask
+from dair_hf.trees.attention import _with_blocks as with_blocks
 from dair_hf.trees.forest import TokenTree, token_trees
 from tests.fixtures import tiny
 from tests.trees.test_exactness import build
@@ -25,8 +25,8 @@ LIMIT = 8  # nodes of a block
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_attention, "SMALLEST", LIMIT)
-    monkeypatch.setattr(block_attention, "MOST", 1000)
+    monkeypatch.setattr(attention, "SMALLEST", LIMIT)
+    monkeypatch.setattr(attention, "MOST", 1000)
 
 
 class Scores(TorchDispatchMode):

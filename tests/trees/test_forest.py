@@ -128,14 +128,11 @@ def test_targets_are_numbered_by_their_columns() -> None:
             assert (None if numbers[at] < 0 else int(labels[numbers[at]])) == shifted.get(at)
 
 
-@pytest.mark.parametrize(
-    ("mask", "labels", "message"),
-    [([1, 0, 1], [-100, -100, 5], "zeros between ones"), ([1, 1, 0], [-100, 5, 5], "labels where its attention_mask")],
-)
-def test_padding_is_refused_where_it_cannot_be_left_out(mask: list[int], labels: list[int], message: str) -> None:
+@pytest.mark.parametrize(("mask", "labels"), [([1, 0, 1], [-100, -100, 5]), ([1, 1, 0], [-100, 5, 5])])
+def test_padding_is_refused_where_it_cannot_be_left_out(mask: list[int], labels: list[int]) -> None:
     batch = batch_of([[[5, 5, 5]]])
     batch["attention_mask"][0, 0], batch["labels"][0, 0] = torch.tensor(mask), torch.tensor(labels)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="share_prefixes"):
         build_forest(batch, ["a"])
 
 

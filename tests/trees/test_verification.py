@@ -16,7 +16,7 @@ from transformers import DataCollatorForSeq2Seq
 from dair_hf import DataError, PairCollator
 from dair_hf.trees.batches import ForestCollator
 from dair_hf.trees.forest import prefix_table
-from dair_hf.trees.verification import probe_rows
+from dair_hf.trees.tree_loss import probe_rows
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
 from tests.trees.test_exactness import MODELS, REFUSED, build, losses_and_gradients

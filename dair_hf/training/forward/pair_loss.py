@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -10,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, TargetRule, trained_partners, view_mask
-from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, flatten_views, on_device
+from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, count_positions, flatten_views, on_device
 from dair_hf.errors import DataError
-from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.divergence import feature_consistency, mart_terms
+from dair_hf.losses.model_state import fork_rng
 from dair_hf.losses.objective import (
-    LOSS_REGULARIZERS,
     TOKEN_METHODS,
     Counts,
     PairSlopes,
@@ -27,21 +28,10 @@ from dair_hf.losses.objective import (
     normalized_objective,
     pair_slopes,
 )
-from dair_hf.losses.per_sample import SAMPLE_LOSSES, SampleLoss, full_precision
-from dair_hf.training.forward.class_labels import NUMBERED_LOSSES, require_class_labels
-from dair_hf.training.forward.model_call import call_model, require_inputs
-from dair_hf.training.forward.plan import (
-    Forward,
-    checkpointed,
-    joint_plan,
-    replay_rng,
-    separate_plan,
-    shared_dropout_plan,
-    split_mask,
-)
-from dair_hf.trees.forest import FOREST, Forest
-from dair_hf.trees.tree_loss import tree_losses
-from dair_hf.trees.verification import require_exact_training
+from dair_hf.losses.per_sample import SampleLoss, causal_nll, cross_entropy, full_precision, seq2seq_nll
+from dair_hf.training.forward.plan import plan_forwards
+
+NUMBERED_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # whose labels are numbers of classes or tokens
 
 
 class PairOutputs(NamedTuple):
@@ -70,12 +60,14 @@ class PairOutputs(NamedTuple):
 
 
 class _RunViews(NamedTuple):
+    """Views that were run; `trees.tree_loss.TreeLosses` has the same fields."""
+
     losses: Tensor  # [N], in the order in which views were run
-    logits: Tensor | None  # [N, ...] if R compares features; [M, C] of the targets of a forest
+    logits: Tensor | None  # [N, ...] if R compares features
     positions: np.ndarray  # [N], in the flattened [B, V]
     outputs: Any
     losses_at_scale: Callable[[Tensor], Tensor]  # scale of the logits -> losses, [N]
-    logits_of: np.ndarray | None = None  # row of `logits` that predicts label t + 1 of a view, [B * V, T] of a forest
+    logits_of: np.ndarray | None = None  # row of `logits` that predicts label t + 1 of a view, [B * V, T] with trees
 
 
 class PairLoss:
@@ -89,7 +81,8 @@ class PairLoss:
         sample_loss: `(outputs, labels) -> [rows]`.
         decoder_inputs: Function that shifts labels into decoder inputs
             (`model.prepare_decoder_input_ids_from_labels`); None if the model does not need them.
-        chunked: Replacement of `sample_loss` that does not compute all logits, or None.
+        chunked: `losses.chunked.ChunkedLoss`, which replaces `sample_loss` and does not compute all logits, or None.
+        trees: `trees.tree_loss.TreeForward`, which runs batches with prefix trees, or None.
     """
 
     def __init__(
@@ -97,16 +90,17 @@ class PairLoss:
         args: DAIRConfig,
         sample_loss: SampleLoss,
         decoder_inputs: Callable[..., Tensor] | None = None,
-        chunked: ChunkedLoss | None = None,
+        chunked: Any = None,
+        trees: Any = None,
     ) -> None:
         self.args = args
-        self.chunked = chunked
         self.sample_loss = sample_loss
         self.decoder_inputs = decoder_inputs
+        self.chunked = chunked
+        self.trees = trees
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
         self.soft_labels = bool(getattr(sample_loss, "soft_labels", False))
-        self.longest_row = 0  # tokens of the longest row of the data, if known, for the verification of prefix trees
-        self._verified_length: int | None = None  # longest row at that time
+        self._labels = TargetRule(self.shifts_labels).labels
 
     @property
     def target_rule(self) -> TargetRule:
@@ -115,14 +109,19 @@ class PairLoss:
 
     def layout(self, batch: Mapping[str, Any]) -> BatchLayout:
         """Return the layout in a batch, or compute it if there is none that fits."""
-        layout = batch.get(LAYOUT)
-        if layout is not None and layout.exists.shape == tuple(view_mask(batch).shape):
+        layout: BatchLayout | None = batch.get(LAYOUT)
+        if layout is not None and layout.exists.shape == tuple(batch[VIEW_MASK].shape):
             return layout
         return self.target_rule.layout(batch)
 
     def count(self, batch: Mapping[str, Any]) -> Counts:
         """Count rows, pairs and target tokens of one micro-batch, on its device (`BatchLayout.counts`)."""
         return Counts(*on_device(self.layout(batch).counts(self.args.uses_partners), view_mask(batch).device))
+
+    def positions(self, batch: Mapping[str, Any], was_run: Tensor) -> Tensor | None:
+        """Count input tokens, and positions that the model computes, `[2]`; None without an attention mask."""
+        of_trees = None if self.trees is None else self.trees.positions(batch)
+        return count_positions(batch, was_run) if of_trees is None else on_device(of_trees, was_run.device)
 
     def trained_views(self, layout: BatchLayout) -> np.ndarray:
         """Return the views of a batch that a training step runs, `[B, V]` bool."""
@@ -141,46 +140,62 @@ class PairLoss:
         return normalized_objective(terms, counts, args.method, dair_lambda, args.normalization, weights)
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any], with_partners: bool) -> PairOutputs:
-        """Run the existing views in one forward, or in one per number of view with `forward_mode="separate"`."""
-        batch = {**batch, LABELS: self.target_rule.labels(batch)} if LABELS in batch else batch
-        mask, targets, layout = view_mask(batch), self.target_rule.counts(batch), self.layout(batch)
-        if not with_partners or mask.shape[1] == 1:
+        """Run the existing views in one forward, or in several (`plan_forwards`), and compute the terms of pairs."""
+        layout = self.layout(batch)
+        if not with_partners:
+            layout = layout.originals()
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
-            mask, targets, layout = mask[:, :1], targets[:, :1], layout.originals()
-        partners = trained_partners(targets)
-        was_run, views = mask, layout.exists
-        if self.args.method == "augmented" and model.training and mask.shape[1] > 1:
-            was_run = torch.cat([mask[:, :1] & ~partners.any(1, keepdim=True), mask[:, 1:]], dim=1)
-            views = self.trained_views(layout)
-        forest = batch.get(FOREST)
-        run = self._run(model, batch, views, layout) if forest is None else self._run_forest(model, forest, batch)
+        if self.shifts_labels and LABELS in batch:
+            batch = {**batch, LABELS: self._labels(batch)}
+        is_pgd = self.args.method == "augmented" and model.training
+        views = self.trained_views(layout) if is_pgd else layout.exists
+        compares_features = self.args.uses_features
+        run = None if self.trees is None else self.trees(model, batch)
+        if run is None:
+            run = self._run(model, batch, layout, views, compares_features)
+
+        mask = batch[VIEW_MASK]  # in which rows may have been masked after their layout was computed
+        targets, was_run = on_device(np.stack([layout.targets, views]), mask.device) * mask
+        was_run, partners = was_run.bool(), (targets[:, 1:] > 0) & (targets[:, :1] > 0)
         unused = (targets == 0) | ~was_run
 
         def by_view(losses: Tensor) -> Tensor:
-            return _scatter(losses, run.positions, mask.numel()).view(mask.shape).masked_fill(unused, 0.0)
-
-        def losses_at_scale(scale: Tensor) -> Tensor:
-            return by_view(run.losses_at_scale(scale))
+            return _scatter(losses, run.positions, unused.numel()).view(unused.shape).masked_fill(unused, 0.0)
 
         losses = by_view(run.losses)
         losses = torch.cat([losses[:, :1], losses[:, 1:].masked_fill(~partners, 0.0)], dim=1)
         terms = self.terms_of_losses(losses, partners)
-        if mask.shape[1] > 1 and self.args.uses_features:
-            if self.args.method == "mart":
-                boosted, consistency = self._mart(layout, run, batch[LABELS])
-                terms = terms._replace(augmented=mean_over_partners(boosted, partners))
-            else:
-                consistency = self._feature_consistency(layout, run, batch, terms.original.dtype)
-            # Rows may have been masked after their layout was computed.
-            terms = terms._replace(consistency=mean_over_partners(consistency, partners))
+        if compares_features and partners.shape[1]:
+            terms = self._with_feature_terms(terms, partners, layout, run, batch)
+
+        def losses_at_scale(scale: Tensor) -> Tensor:
+            return by_view(run.losses_at_scale(scale))
+
         return PairOutputs(terms, targets, was_run, run.outputs, losses_at_scale, layout, losses)
 
-    def slopes(self, outputs: PairOutputs) -> PairSlopes | None:
-        """Return the slopes of R in a batch, 0 for a view through which R has no gradient (`stop_gradient`).
+    def terms_of_losses(self, losses: Tensor, partners: Tensor) -> PairTerms:
+        """Return the terms of pairs as functions of their losses `[B, V]` and trained `partners` `[B, V - 1]`.
 
-        Returns:
-            The slopes, or None if R is no function of the losses.
+        R of output distributions is 0 here.
         """
+        original, count = losses[:, 0], partners.sum(1)
+        augmented = mean_over_partners(losses[:, 1:], partners)
+        regularizer = self.args.loss_regularizer
+        if regularizer is None or losses.shape[1] == 1:
+            return PairTerms(original, augmented, torch.zeros_like(original), count)
+        consistency = []
+        # ERM and DA-ERM log R without training it.
+        with torch.set_grad_enabled(self.args.uses_regularizer and torch.is_grad_enabled()):
+            for of_partner, exists in zip(losses[:, 1:].unbind(1), partners.unbind(1), strict=True):
+                # Without a partner both are 0, so that R is 0 even if the root of the loss is undefined.
+                pair = original.masked_fill(~exists, 0.0), of_partner.masked_fill(~exists, 0.0)
+                if self.args.stop_gradient is not None:
+                    pair = self._stop_gradient(*pair)
+                consistency.append(regularizer.value(*pair, self.args.loss_epsilon))
+        return PairTerms(original, augmented, mean_over_partners(torch.stack(consistency, dim=1), partners), count)
+
+    def slopes(self, outputs: PairOutputs) -> PairSlopes | None:
+        """Return the slopes of R, 0 for a view that `stop_gradient` detaches; None if R compares distributions."""
         if self.args.loss_regularizer is None:
             return None
         losses, partners = outputs.losses.detach(), trained_partners(outputs.targets)
@@ -190,140 +205,77 @@ class PairLoss:
         view = {"original": "original", "augmented": "partners"}[self.args.stop_gradient]
         return slopes._replace(**{view: torch.zeros_like(getattr(slopes, view))})
 
-    def terms_of_losses(self, losses: Tensor, partners: Tensor) -> PairTerms:
-        """Return the terms of pairs as functions of their losses.
+    # ---- forwards ----
 
-        Args:
-            losses: `[B, V]`; 0 for a view without a target.
-            partners: Partners that are trained, `[B, V - 1]` bool.
-
-        Returns:
-            Terms, each `[B]`; the consistency is 0 if the regularizer compares output distributions.
-        """
-        original, count = losses[:, 0], partners.sum(1)
-        if losses.shape[1] == 1:
-            return PairTerms(original, torch.zeros_like(original), torch.zeros_like(original), count)
-        # Without a partner both are 0, so that R is 0 even if the root of the loss is undefined.
-        consistency = [
-            self._loss_consistency(original.masked_fill(~exists, 0.0), augmented.masked_fill(~exists, 0.0))
-            for augmented, exists in zip(losses[:, 1:].unbind(1), partners.unbind(1), strict=True)
-        ]
-        augmented = mean_over_partners(losses[:, 1:], partners)
-        return PairTerms(original, augmented, mean_over_partners(torch.stack(consistency, dim=1), partners), count)
-
-    def _run(self, model: nn.Module, batch: Mapping[str, Any], views: np.ndarray, layout: BatchLayout) -> _RunViews:
+    def _run(
+        self, model: nn.Module, batch: Mapping[str, Any], layout: BatchLayout, views: np.ndarray, needs_logits: bool
+    ) -> _RunViews:
         if not views.any():
             # A rank without rows of its own takes part in the step with masked rows: all the originals that it has,
             # since batch norm cannot train on a single row.
-            views = views.copy()
+            views = np.zeros_like(views)
             views[:, 0] = True
-        device = view_mask(batch).device
+        device = batch[VIEW_MASK].device
         positions: list[np.ndarray] = []
         losses: list[Tensor] = []
-        logits: list[Tensor] = []
         forwards: list[tuple[Any, Any]] = []
-        outputs = None
-        for forward in self._forwards(views, model.training):
+        for forward in plan_forwards(views, self.args, model.training):
             inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
-            require_inputs(model, inputs)
-            count = len(next(iter(inputs.values())))
-            check = partial(require_class_labels, layout, forward.views, batch.get(ROW_ID))
-            with replay_rng(device, forward.replays_rng):
-                outputs, row_losses = self._outputs_and_losses(model, inputs, labels, check)
-            forwards.append((outputs, labels))
-            losses.append(_require_row_losses(row_losses, count))
+            check = partial(_require_classes, layout, forward.views, batch.get(ROW_ID))
+            with fork_rng(device) if forward.replays_rng else contextlib.nullcontext():
+                if self.chunked is not None and labels is not None:
+                    outputs, row_losses = self.chunked(model, inputs, labels)
+                elif self.args.gradient_cache is not None and model.training:
+                    outputs, row_losses = self._recomputed(model, inputs, labels, check)
+                else:
+                    outputs, row_losses = self._outputs_and_losses(model, inputs, labels, check)
             positions.append(np.flatnonzero(forward.views))
-            if self.args.uses_features:
-                logits.append(outputs.logits)
-        all_losses = losses[0] if len(losses) == 1 else torch.cat(losses)
+            if not isinstance(row_losses, Tensor) or row_losses.shape != (len(positions[-1]),):
+                shape = list(row_losses.shape) if isinstance(row_losses, Tensor) else type(row_losses).__name__
+                raise DataError(f"sample_loss: expected one loss per row, [{len(positions[-1])}], got {shape}")
+            forwards.append((outputs, labels))
+            losses.append(row_losses)
 
         def losses_at_scale(scale: Tensor) -> Tensor:
             scaled = [(SimpleNamespace(logits=outputs.logits * scale), labels) for outputs, labels in forwards]
-            return torch.cat([self.sample_loss(outputs, labels) for outputs, labels in scaled])
+            return torch.cat([self.sample_loss(*forward) for forward in scaled])
 
-        all_logits = torch.cat(logits) if logits else None
-        return _RunViews(all_losses, all_logits, np.concatenate(positions), outputs, losses_at_scale)
+        all_losses = losses[0] if len(losses) == 1 else torch.cat(losses)
+        logits = torch.cat([outputs.logits for outputs, _ in forwards]) if needs_logits else None
+        return _RunViews(all_losses, logits, np.concatenate(positions), outputs, losses_at_scale)
 
-    def _run_forest(self, model: nn.Module, forest: Forest, batch: Mapping[str, Any]) -> _RunViews:
-        mask = view_mask(batch)
-        if self._verified_length is None or self._verified_length < self.longest_row:
-            require_exact_training(model, batch, self.longest_row)
-            if self.chunked is not None:
-                inputs, labels = self.model_inputs(flatten_views(batch, mask.cpu().numpy()))
-                assert labels is not None
-                self.chunked.verify(inputs, labels)
-            self._verified_length = self.longest_row
-        run = tree_losses(model, forest.to(mask.device), self.chunked)
+    def _outputs_and_losses(
+        self, model: nn.Module, inputs: dict[str, Tensor], labels: Any, check: Callable[[Tensor], None]
+    ) -> tuple[Any, Any]:
+        """Run one forward; `check` refuses labels that the logits have no class for."""
+        outputs = model(**inputs)
+        if self.sample_loss in NUMBERED_LOSSES:
+            check(outputs.logits)
+        return outputs, self.sample_loss(outputs, labels)
 
-        def of_views(losses: Tensor) -> Tensor:
-            return losses.view(forest.shape)[:, : mask.shape[1]].flatten()
+    def _recomputed(self, *args: Any) -> tuple[Any, Any]:
+        """Run one forward without its activations, which the backward pass computes again with the same dropout."""
 
-        def losses_at_scale(scale: Tensor) -> Tensor:
-            return of_views(run.losses_at_scale(scale))
+        def logits_and_losses() -> tuple[Any, Any]:
+            outputs, losses = self._outputs_and_losses(*args)
+            return outputs.logits, losses
 
-        logits_of = forest.target_numbers(batch[LABELS].shape[-1]) if self.args.uses_features else None
-        outputs = SimpleNamespace(logits=run.logits)
-        return _RunViews(of_views(run.losses), run.logits, np.arange(mask.numel()), outputs, losses_at_scale, logits_of)
+        logits, losses = checkpoint(logits_and_losses, use_reentrant=False)
+        return SimpleNamespace(logits=logits), losses
 
-    def model_inputs(self, views: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Split views `{column: [N, ...]}` into inputs of the model and labels.
+    def model_inputs(self, views: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Any]:
+        """Split views `{column: [N, ...]}` into inputs of the model and labels, or None.
 
-        Returns:
-            Inputs without labels, with decoder inputs for an encoder-decoder; labels, or None.
+        The inputs are without labels, from which the model would compute an unused mean loss, but with decoder inputs
+        for an encoder-decoder.
         """
         inputs = dict(views)
         labels = inputs.pop(LABELS, None)
         if self.decoder_inputs is not None and labels is not None and "decoder_input_ids" not in inputs:
-            # Decoder inputs instead of labels, from which the model would compute an unused mean loss.
             inputs["decoder_input_ids"] = self.decoder_inputs(labels=labels)
         return inputs, labels
 
-    def _outputs_and_losses(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        labels: Tensor | None,
-        check: Callable[[Tensor, Tensor], None],
-    ) -> tuple[Any, Any]:
-        """Run one forward; `check` refuses logits and labels from which no loss of classes can be computed."""
-        if labels is None and self.sample_loss in SAMPLE_LOSSES.values():
-            raise DataError(
-                f"sample_loss {self.sample_loss.__name__} needs labels, but the batch has only {sorted(inputs)}; name "
-                f"the column of the targets {LABELS!r}, or pass a callable (outputs, None) -> [rows]"
-            )
-        if self.chunked is not None and labels is not None:
-            return self.chunked(model, inputs, labels)
-
-        def run() -> tuple[Any, Tensor]:
-            outputs = call_model(model, inputs, self.args.uses_features or self.sample_loss in SAMPLE_LOSSES.values())
-            if labels is not None and self.sample_loss in NUMBERED_LOSSES:
-                check(outputs.logits, labels)
-            return outputs, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
-
-        if self.args.gradient_cache is None or not model.training:
-            return run()
-
-        def logits_and_losses() -> tuple[Tensor, ...]:
-            outputs, losses = run()
-            return outputs.logits, losses
-
-        logits, losses = checkpointed(logits_and_losses)
-        return SimpleNamespace(logits=logits), losses
-
-    def _forwards(self, views: np.ndarray, training: bool) -> list[Forward]:
-        plan = separate_plan if self.args.forward_mode == "separate" else joint_plan
-        if training and self.args.pair_dropout == "shared":
-            plan = shared_dropout_plan
-        parts = split_mask(views, self.args.gradient_cache if training else None)
-        return [forward for part in parts for forward in plan(part)]
-
-    def _loss_consistency(self, original: Tensor, augmented: Tensor) -> Tensor:
-        args, regularizer = self.args, self.args.loss_regularizer
-        if regularizer is None:
-            return torch.zeros_like(original)  # a divergence needs output distributions
-        # ERM and DA-ERM log R without training it.
-        with torch.set_grad_enabled(args.uses_regularizer and torch.is_grad_enabled()):
-            return regularizer.value(*self._stop_gradient(original, augmented), args.loss_epsilon)
+    # ---- R of output distributions ----
 
     def _stop_gradient(self, original: Tensor, augmented: Tensor) -> tuple[Tensor, Tensor]:
         """Detach the view through which R has no gradient."""
@@ -333,13 +285,20 @@ class PairLoss:
             augmented.detach() if stopped == "augmented" else augmented,
         )
 
+    def _with_feature_terms(
+        self, terms: PairTerms, partners: Tensor, layout: BatchLayout, run: _RunViews, batch: Mapping[str, Any]
+    ) -> PairTerms:
+        if self.args.method == "mart":
+            boosted, consistency = self._mart(layout, run, batch[LABELS])
+            terms = terms._replace(augmented=mean_over_partners(boosted, partners))
+        else:
+            consistency = self._divergences(layout, run, batch).to(terms.original.dtype)
+        return terms._replace(consistency=mean_over_partners(consistency, partners))
+
     def _mart(self, layout: BatchLayout, run: _RunViews, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return both terms of MART for every partner, `[B, V - 1]` each."""
         if labels.ndim != 2 or labels.is_floating_point():
-            raise DataError(
-                "method='mart' needs one class per view, labels [B, V] int64; found "
-                f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}; use method='trades'"
-            )
+            raise DataError(f"method='mart': expected one class per view, labels [B, V], got {list(labels.shape)}")
         assert run.logits is not None
         rows, numbers = np.nonzero(layout.partners)
         originals, partners = on_device(_numbers_of_pairs(layout, run), labels.device)
@@ -349,42 +308,44 @@ class PairLoss:
         boosted, consistency = mart_terms(log_p.index_select(0, originals), log_p.index_select(0, partners), classes)
         return _of_partners(boosted, layout), _of_partners(consistency, layout)
 
-    def _feature_consistency(
-        self, layout: BatchLayout, run: _RunViews, batch: Mapping[str, Any], dtype: torch.dtype
-    ) -> Tensor:
+    def _divergences(self, layout: BatchLayout, run: _RunViews, batch: Mapping[str, Any]) -> Tensor:
         """Return the divergence of every partner from its original, `[B, V - 1]`."""
         assert run.logits is not None
-        logits, regularizer = run.logits, self.args.regularizer
+        logits, regularizer = run.logits, str(self.args.regularizer)
         if logits.ndim < 3 and run.logits_of is None:
-            originals, partners = on_device(_numbers_of_pairs(layout, run), logits.device)
-            divergences = feature_consistency(
-                *self._stop_gradient(logits.index_select(0, originals), logits.index_select(0, partners)),
-                str(regularizer),
-            )
-            return _of_partners(divergences.to(dtype), layout)
+            numbers = on_device(_numbers_of_pairs(layout, run), logits.device)
+            pairs = self._stop_gradient(*(logits.index_select(0, views) for views in numbers))
+            return _of_partners(feature_consistency(*pairs, regularizer), layout)
         if layout.aligned is None:  # the layout was computed for another regularizer
             layout = self.target_rule.layout(batch)
         if layout.aligned is None:
-            raise DataError(
-                f"regularizer={regularizer!r} compares logits {list(logits.shape)} at the targets of sequences, labels "
-                f"[B, V, T] int64; found {list(batch[LABELS].shape)}; use a regularizer of the losses, "
-                f"{' or '.join(LOSS_REGULARIZERS)}"
-            )
-        # Of every aligned pair of targets: the indices of the logits that predict them.
+            shape = list(batch[LABELS].shape)
+            raise DataError(f"regularizer={regularizer!r}: expected labels of sequences, [B, V, T] int64, got {shape}")
         rows, views, *aligned = layout.aligned
-        if run.logits_of is None:
-            # Numbers of the positions `[N, T]` of all views that were run.
-            numbers, length = _run_order(run.positions, layout), logits.shape[1]
-            indices = [numbers[rows, view] * length + at for view, at in zip((0, views), aligned, strict=True)]
-        else:
-            first = layout.exists.shape[1] * rows
-            indices = [run.logits_of[first + view, at] for view, at in zip((0, views), aligned, strict=True)]
+        logits_of = run.logits_of
+        if logits_of is None:
+            length = logits.shape[1]
+            logits_of = _run_order(run.positions, layout).reshape(-1, 1) * length + np.arange(length)
+        first = layout.exists.shape[1] * rows
+        # Of every aligned pair of targets: the rows of the logits that predict them.
+        indices = [logits_of[first + view, at] for view, at in zip((0, views), aligned, strict=True)]
         size, width = layout.partners.shape
         pair, originals, partners = on_device(np.stack([width * rows + views - 1, *indices]), logits.device)
         flat = logits.flatten(0, -2)
-        features = self._stop_gradient(flat.index_select(0, originals), flat.index_select(0, partners))
-        divergences = feature_consistency(*features, str(regularizer)).to(dtype)
+        pairs = self._stop_gradient(flat.index_select(0, originals), flat.index_select(0, partners))
+        divergences = feature_consistency(*pairs, regularizer)
         return divergences.new_zeros(size * width).index_add(0, pair, divergences).view(size, width)
+
+
+def _require_classes(layout: BatchLayout, views: np.ndarray, row_ids: Any, logits: Tensor) -> None:
+    """Refuse labels that the model has no class for, on which a GPU would stop without naming them."""
+    if layout.label_range is None or layout.label_range.shape[1:] != views.shape:
+        return
+    (low, high), classes, rows = layout.label_range[:, views], logits.shape[-1], np.nonzero(views)[0]
+    for view in np.flatnonzero((low < 0) | (high >= classes))[:1].tolist():
+        row, found = rows[view], low[view] if low[view] < 0 else high[view]
+        name = f"row {row} of the batch" if row_ids is None else f"row {row_ids[row]!r}"
+        raise DataError(f"{name}: expected labels from 0 to {classes - 1}, got {found}")
 
 
 def _numbers_of_pairs(layout: BatchLayout, run: _RunViews) -> np.ndarray:
@@ -411,13 +372,3 @@ def _run_order(positions: np.ndarray, layout: BatchLayout) -> np.ndarray:
     numbers = np.full(layout.exists.size, -1)
     numbers[positions] = np.arange(len(positions))
     return numbers.reshape(layout.exists.shape)
-
-
-def _require_row_losses(losses: Any, rows: int) -> Tensor:
-    if not isinstance(losses, Tensor) or losses.shape != (rows,):
-        kind = f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise DataError(
-            f"sample_loss returned {kind} for {rows} rows; it must return one loss per row, a tensor [{rows}], "
-            "without reducing over the batch"
-        )
-    return losses

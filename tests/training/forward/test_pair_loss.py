@@ -17,6 +17,7 @@ from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, causal_nll, cross_entropy, seq2seq_nll, soft_score
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.trees.forest import build_forest
+from dair_hf.trees.tree_loss import TreeForward
 from tests.fixtures import tiny
 from tests.fixtures.tiny import NormedClassifier, NormedConfig, classified_pairs, config
 
@@ -90,7 +91,7 @@ def test_mart_by_hand(tmp_path: Path) -> None:
     assert (terms.augmented[1].item(), terms.consistency[1].item()) == (0.0, 0.0)
     assert terms.original.tolist() == pytest.approx([nll([1, 0], 0), nll([2, 0], 1), nll([5, 0], 0)], rel=1e-5)
     soft = {**classes(*MIXED), "labels": torch.ones(3, 2, 2)}
-    with pytest.raises(DataError, match=r"'mart' needs one class per view, .*; found float32 \[3, 2, 2\]; use method="):
+    with pytest.raises(DataError, match=r"method='mart': .* \[3, 2, 2\]"):
         PairLoss(config(tmp_path, method="mart", regularizer="kl"), soft_score)(Recorder(), soft, with_partners=True)
 
 
@@ -285,24 +286,13 @@ def test_a_batch_without_view_mask_is_refused(tmp_path: Path) -> None:
         PairLoss(config(tmp_path), cross_entropy).count({"x": torch.ones(1), "labels": torch.ones(1)})
 
 
-@pytest.mark.parametrize(
-    ("returned", "found"),
-    [(torch.tensor(1.0), r"shape \[\]"), (torch.ones(5, 2), r"shape \[5, 2\]"), (3.0, "float")],
-)
-def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any, found: str) -> None:
+@pytest.mark.parametrize("returned", [torch.tensor(1.0), torch.ones(5, 2), 3.0])
+def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any) -> None:
     def reducing(outputs: Any, labels: torch.Tensor) -> Any:
         return returned
 
-    message = (
-        rf"sample_loss returned {found} for 5 rows; it must return one loss per row, a tensor \[5\], without reducing"
-    )
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"sample_loss: .* \[5\]"):
         PairLoss(config(tmp_path), reducing)(Recorder(), classes(*MIXED), with_partners=True)
-
-
-def test_all_named_losses_are_callables() -> None:
-    tokens = {"seq2seq", "causal", "token_classification"}
-    assert set(SAMPLE_LOSSES) == tokens | {"classification", "multi_label", "binary", "soft_score", "squared", "huber"}
 
 
 def padded_batch(left: bool, with_mask: bool = True) -> dict[str, Any]:
@@ -334,7 +324,8 @@ def test_a_token_without_predecessor_is_no_target(
     batch = padded_batch(left)
     if trees:
         batch["forest"] = build_forest(batch, ["a", "a", "b"])
-    pair_loss = PairLoss(config(tmp_path, **settings), causal_nll, chunked=chunked)
+    forward = TreeForward(chunked) if trees else None
+    pair_loss = PairLoss(config(tmp_path, **settings), causal_nll, chunked=chunked, trees=forward)
     found = pair_loss(model, batch, with_partners=True)
 
     def log_p(*tokens: int) -> torch.Tensor:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from dair_hf import DAIRConfig, DAIRTrainer, PairCollator, TensorPairs
+from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs
 from dair_hf.data.collator import add_partners
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.losses.per_sample import binary_cross_entropy, cross_entropy
 from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx
 from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
-from dair_hf.training.forward.plan import separate_plan, shared_dropout_plan, split_mask
+from dair_hf.training.forward.plan import plan_forwards
 from tests.fixtures import points, tiny
 from tests.losses.test_divergence import divergence
 
@@ -194,14 +194,15 @@ def with_second_partner(rows: datasets.Dataset, other: datasets.Dataset) -> data
 # ---- plans of forwards ----
 
 
-def test_every_view_runs_once_in_any_plan_and_views_of_a_row_at_one_place() -> None:
+def test_every_view_runs_once_in_any_plan_and_views_of_a_row_at_one_place(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for views in (3, 5):
         mask = random.random((17, views)) < 0.6
         for rows in (4, None):
-            parts = split_mask(mask, rows)
-            separate = [forward for part in parts for forward in separate_plan(part)]
-            shared = [forward for part in parts for forward in shared_dropout_plan(part)]
+            separate, shared = (
+                plan_forwards(mask, DAIRConfig(str(tmp_path), use_cpu=True, gradient_cache=rows, **settings), True)
+                for settings in ({"forward_mode": "separate"}, {"pair_dropout": "shared"})
+            )
             for plan in (separate, shared):
                 np.testing.assert_array_equal(np.sum([forward.views for forward in plan], axis=0), mask)
                 assert all(forward.views.any() for forward in plan)
@@ -308,7 +309,7 @@ def test_a_negative_loss_of_one_partner_is_named(tmp_path: Path) -> None:
     made = DAIRTrainer(
         Given(), tiny.config(tmp_path), train_dataset=pairs, sample_loss=lambda outputs, labels: outputs["logits"][:, 0]
     )
-    message = r"negative in 1 of 2 rows .*\['b'\], down to -0\.5; regularizer='sq' takes the root"
+    message = r"negative in 1 of 2 rows, \['b'\], down to -0\.5"
     with pytest.raises(NonFiniteLossError, match=message):
         made.train()
     with pytest.raises(NonFiniteLossError, match=message):
@@ -367,14 +368,12 @@ def test_a_group_without_rows_keeps_its_place(tmp_path: Path) -> None:
 
 def test_what_cannot_take_several_partners_says_so(tmp_path: Path) -> None:
     found = outputs_of(tmp_path)[1]
-    with pytest.raises(DataError, match=r"GroupDRO has 2 groups, but rows have the partner number 3; .*groups=4"):
+    with pytest.raises(DataError, match="GroupDRO: .*groups=4"):
         GroupDRO()(found, 0)
-    with pytest.raises(DataError, match="groups=1 is out of range"):
-        GroupDRO(groups=1)
     x, labels = (torch.from_numpy(values) for values in points_of_views())
     view = [{"x": x[:, number], "labels": labels} for number in range(3)]
     both = outputs_of(tmp_path, TensorPairs(view[0], view[1:]))[1]
-    with pytest.raises(DataError, match="6 of 6 rows of a batch have several partners; .*one partner only"):
+    with pytest.raises(DataError, match="AggregatedDAIR"):
         AggregatedDAIR(torch.mean, "dair", 1.0)(both, 0)
     # One partner per row, whatever its number.
     first = torch.tensor([True, False, True, False, True, True])
@@ -428,24 +427,6 @@ def test_partners_of_any_kind_of_data_are_read(tmp_path: Path, kind: str) -> Non
     assert tiny.distance(expected, tiny.trained(tmp_path, "gpt2", given, **settings)) == 0.0
 
 
-def test_erm_reads_no_partner(tmp_path: Path) -> None:
-    rows = rows_with_two("gpt2", 8)
-    alone = rows.select_columns(["row_id", "input_ids", "attention_mask", "labels"])
-    found = [tiny.trained(tmp_path, "gpt2", data, method="erm") for data in (rows, list(rows), alone)]
-    assert tiny.distance(found[0], found[2]) == tiny.distance(found[1], found[2]) == 0.0
-
-
-def test_batches_by_length_and_by_tokens_count_all_views(tmp_path: Path) -> None:
-    rows = rows_with_two("gpt2", 13)
-    made = tiny.trainer(tmp_path, "gpt2", rows, max_tokens_per_batch=60)
-    sizes: list[int] = []
-    made.model.register_forward_pre_hook(
-        lambda module, args, inputs: sizes.append(inputs["input_ids"].numel()), with_kwargs=True
-    )
-    made.train()
-    assert max(sizes) <= 60 and max(sizes) > 40
-
-
 def test_online_partners_equal_those_of_the_data(tmp_path: Path) -> None:
     x, _, labels = points.points(12)
     view = {"x": x, "labels": labels}
@@ -474,30 +455,6 @@ def test_prefix_of_the_first_partner_alone_is_bit_for_bit_one_partner(tmp_path: 
     settings = {"normalization": "token"}
     found = [tiny.trained(tmp_path, "bart", data, **settings) for data in (rows, nobody)]
     assert tiny.distance(*found) == 0.0
-
-
-def test_the_collator_of_rows_equals_tensors(tmp_path: Path) -> None:
-    pairs = data()
-    rows = points.rows_of(pairs)
-    assert "augmented_3_x" in rows.column_names
-    batch = PairCollator(points.stack)(list(rows))
-    for name, values in pairs.__getitems__(range(ROWS)).items():
-        assert torch.equal(batch[name], values) if isinstance(values, Tensor) else batch[name] == list(values)
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    """Dropout on, with shared masks, so that the order of random numbers matters."""
-
-    def made(folder: Path, **settings: Any) -> DAIRTrainer:
-        built = tiny.model("gpt2", dropout=0.2)
-        return tiny.trainer(folder, "gpt2", rows_with_two("gpt2", 8), built=built, pair_dropout="shared", **settings)
-
-    whole = made(tmp_path / "whole")
-    whole.train()
-    made(tmp_path / "cut", save_strategy="steps", save_steps=1).train()
-    resumed = made(tmp_path / "cut")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "cut" / "checkpoint-1"))
-    assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
 
 
 def test_a_partner_whose_original_has_no_target_is_in_no_environment(tmp_path: Path) -> None:

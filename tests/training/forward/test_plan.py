@@ -14,58 +14,31 @@ from torch import nn
 
 from dair_hf import DAIRTrainer, PairCollator
 from dair_hf.training.environments import IRM, GroupDRO, VREx
-from dair_hf.training.forward.plan import checkpointed, replay_rng, separate_plan, shared_dropout_plan, split_mask
+from dair_hf.training.forward.plan import plan_forwards
 from tests.fixtures import points, tiny
 
 SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "num_train_epochs": 1}
 ONE_STEP = {**SGD, "per_device_train_batch_size": 13}
 
 
-def test_every_view_runs_once_in_any_plan() -> None:
+def test_every_view_runs_once_in_any_plan(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for views in (1, 2):
         mask = random.random((11, views)) < 0.6
         for pairs in (1, 3, 20, None):
-            for plan in (separate_plan, shared_dropout_plan):
-                found = [forward.views for part in split_mask(mask, pairs) for forward in plan(part)]
+            for settings in ({}, {"forward_mode": "separate"}, {"pair_dropout": "shared"}):
+                args = tiny.config(tmp_path, gradient_cache=pairs, **settings)
+                found = [forward.views for forward in plan_forwards(mask, args, is_training=True)]
                 np.testing.assert_array_equal(np.sum(found, axis=0), mask)
                 assert all(part.any() for part in found)
                 assert pairs is None or max(int(part.any(1).sum()) for part in found) <= pairs
 
 
-def test_a_forward_with_replay_is_followed_by_one_of_its_shape() -> None:
+def test_a_forward_with_replay_is_followed_by_one_of_its_shape(tmp_path: Path) -> None:
     mask = np.array([[True, True], [True, False], [True, True]])
-    first, second, third = shared_dropout_plan(mask)
+    first, second, third = plan_forwards(mask, tiny.config(tmp_path, pair_dropout="shared"), is_training=True)
     assert (first.replays_rng, second.replays_rng, third.replays_rng) == (True, False, False)
     np.testing.assert_array_equal(first.views.any(1), second.views.any(1))
-
-
-def test_replayed_random_numbers_are_drawn_again() -> None:
-    torch.manual_seed(0)
-    with replay_rng(torch.device("cpu"), enabled=True):
-        first = torch.rand(5)
-    assert torch.equal(first, torch.rand(5))
-    with replay_rng(torch.device("cpu"), enabled=False):
-        other = torch.rand(5)
-    assert not torch.equal(other, torch.rand(5))
-
-
-def test_recomputed_activations_have_the_same_dropout() -> None:
-    layer = nn.Linear(4, 6, dtype=torch.float64)
-    x = torch.randn(8, 4, dtype=torch.float64)
-
-    def run() -> tuple[torch.Tensor]:
-        return (nn.functional.dropout(layer(x), 0.5).square().sum(1),)
-
-    gradients = []
-    for wrapped in (True, False):
-        torch.manual_seed(1)
-        layer.zero_grad()
-        (found,) = checkpointed(run) if wrapped else run()
-        torch.rand(3)  # random numbers in between have no effect
-        found.sum().backward()
-        gradients.append(layer.weight.grad.clone())
-    assert torch.equal(*gradients)
 
 
 # ---- gradient_cache ----
@@ -127,19 +100,6 @@ def test_gradient_cache_holds_fewer_activations(tmp_path: Path) -> None:
         return most
 
     assert most_held(2) < 0.35 * most_held(None)
-
-
-@pytest.mark.parametrize("objective", [None, VREx(penalty_weight=1.0)])
-def test_a_sum_over_pairs_and_batch_norm_are_refused_with_a_remedy(tmp_path: Path, objective: Any) -> None:
-    message = "needs an `objective` .*accumulation_steps" if objective is None else "the batch norm .norm. cannot"
-    with pytest.raises(ValueError, match=f"gradient_cache=2 .*{message}"):
-        DAIRTrainer(
-            model=tiny.NormedClassifier(tiny.NormedConfig()),
-            args=tiny.config(tmp_path, method="da", gradient_cache=2),
-            train_dataset=tiny.classified_pairs(),
-            sample_loss="classification",
-            objective=objective,
-        )
 
 
 # ---- pair_dropout ----

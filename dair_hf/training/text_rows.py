@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.checks import columns_of, warn_of_inherited_labels
-from dair_hf.data.collator import LABELS, ROW_ID
-from dair_hf.data.row_rules import LABEL_COLUMNS
-from dair_hf.data.texts.chat import ASSISTANT
-from dair_hf.data.texts.encoder import (
-    CUT_INPUT,
-    CUT_TARGET,
-    EMPTY_INPUT,
-    EMPTY_TARGET,
-    NO_END,
-    NOTES,
-    TextEncoder,
-)
+from dair_hf.data.collator import ROW_ID
 from dair_hf.data.texts.forms import (
     CHATS,
     COMPLETION,
     COMPLETIONS,
+    FORMS,
     INPUT_IDS,
     MESSAGES,
     TextForm,
@@ -40,31 +30,18 @@ from dair_hf.data.texts.forms import (
     name_of,
     require_partner_columns,
 )
-from dair_hf.data.view_columns import is_augmented, parse_column
+from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import same_texts
-from dair_hf.evaluation.evaluator import PairEvaluator
-from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of
-from dair_hf.training.texts.needs import model_needs
+from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
 logger = logging.get_logger(__name__)
 
 TEXT_LOSSES = ("classification", "multi_label", "squared", "huber")  # of models that give a text a label
 PROMPT_CHATS = replace(CHATS)  # to be answered; of `CHATS`, the last turn is an answer
-CUTS = (CUT_INPUT, CUT_TARGET)
-NOTED = {
-    CUT_INPUT: "inputs that were cut",
-    CUT_TARGET: "targets that were cut, so that answers to them end early",
-    EMPTY_INPUT: "an empty input; leave them out, or set all columns of a partner that does not exist to null",
-    EMPTY_TARGET: "an empty target, of which the model learns only to end its answer; unless that is meant, leave them "
-    "out, or set all columns of a partner that does not exist to null",
-    NO_END: "turns of the assistant without an end token, so that answers will not end; set tokenizer.eos_token, or "
-    "model.generation_config.eos_token_id, to the token with which the chat template ends a turn",
-}
+UNLIMITED = 10**6  # `tokenizer.model_max_length` of a tokenizer that knows no limit is 10^30
 
 
-@dataclass(frozen=True)
-class _Origin:
+class _Origin(NamedTuple):
     """Origin of encoded rows: the rows of text, their form, the first row whose target was cut, and the limit."""
 
     rows: Any
@@ -99,7 +76,7 @@ class TextRows:
         self._read_by_collator = frozenset(getattr(base_collator, "columns", ()))
         is_known = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
         self._passes_texts = not is_known and not args.remove_unused_columns
-        self._may_make_inputs = not is_known  # a collator of the user
+        # Rows of text -> encoded rows, also with the answer as only target, and encoded rows -> their origin.
         self._encoded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._origins: weakref.WeakKeyDictionary[Any, _Origin] = weakref.WeakKeyDictionary()
@@ -108,24 +85,15 @@ class TextRows:
         """Return data with the columns of the model; data that are no text in a known form as they are."""
         if isinstance(data, dict):
             return {key: self(part, f"{name}[{key!r}]") for key, part in data.items()}
-        columns = self._text_columns(data)
+        columns = self._text_columns(data, prompts)
         if columns is None:
             return data
-        try:
-            encoded = self._encoded.get(data)
-        except TypeError:  # a list
-            encoded = None
-        if encoded is None:
-            encoded = self._encode(data, columns, name, prompts=prompts)
-            self._encoded[data] = encoded
-        return encoded
+        if data not in self._encoded:
+            self._encoded[data] = self._encode(data, columns, name, prompts=prompts)
+        return self._encoded[data]
 
     def for_answers(self, data: Any, name: str) -> Any:
-        """Return encoded rows whose only target is the answer to be generated: the last turn of a chat.
-
-        Raises:
-            DataError: The target of a row was cut, so that no answer could equal it.
-        """
+        """Return encoded rows whose only target is the answer to be generated: the last turn of a chat."""
         origin = self._origin(data)
         if origin is None:
             return data
@@ -134,16 +102,16 @@ class TextRows:
                 self._answers[data] = self._encode(origin.rows, list(origin.rows.column_names), name, answers=True)
             data = self._answers[data]
             origin = self._origins[data]
-        if origin.cut_row is not None:
+        if origin.cut_row is not None:  # no prediction could equal its answer
             raise DataError(
-                f"{name}: {origin.cut_row}: its answer is longer than {origin.limit_setting} leaves room for, so "
-                f"that no prediction could equal it; raise {self.limit_option}, or leave such rows out"
+                f"{name}: {origin.cut_row}: expected an answer for which {origin.limit_setting} leaves room, got a "
+                f"longer one; raise {self.limit_option}, or leave such rows out"
             )
         return data
 
-    def evaluator_of(self, data: Any) -> PairEvaluator | None:
-        """Return what counts as right for answers to data that were text: the same text; None for other data."""
-        return None if self._origin(data) is None else PairEvaluator(same_texts)
+    def is_text(self, data: Any) -> bool:
+        """Return whether encoded rows were rows of text."""
+        return self._origin(data) is not None
 
     def is_target(self, data: Any, column: str | None) -> bool:
         """Return whether a column of data that were text is their target, which partners may inherit."""
@@ -153,12 +121,12 @@ class TextRows:
     def _origin(self, data: Any) -> _Origin | None:
         try:
             return self._origins.get(data)
-        except TypeError:
+        except TypeError:  # a list
             return None
 
-    def _text_columns(self, data: Any) -> list[str] | None:
+    def _text_columns(self, data: Any, prompts: bool) -> list[str] | None:
         """Return the columns of data that are to be encoded here; None for other data."""
-        if data is None or self._passes_texts:
+        if not isinstance(data, datasets.Dataset | datasets.IterableDataset) or self._passes_texts:
             return None
         base = base_model_of(self.model_of())
         if not isinstance(base, PreTrainedModel) or base.main_input_name != INPUT_IDS:
@@ -166,36 +134,18 @@ class TextRows:
         columns = columns_of(data)
         if columns is None and isinstance(data, datasets.IterableDataset):
             columns = list(next(iter(data.take(1)), {}))
-        if not columns or INPUT_IDS in columns:
+        if not columns or INPUT_IDS in columns or not self._read_by_collator.isdisjoint(columns):
             return None
-        if not self._read_by_collator.isdisjoint(columns):
-            return None
-        is_text = holds_text(columns) or _nearly_holds_text(columns) or self._lacks_inputs(data, columns, base)
-        return columns if is_text else None
-
-    def _lacks_inputs(self, data: Any, columns: list[str], base: Any) -> bool:
-        """Return whether no column is an input of the model, so that texts must be under names of no form."""
-        if self._may_make_inputs or not isinstance(self.tokenizer, PreTrainedTokenizerBase):
-            return False
-        if getattr(data, "format", {}).get("type") == "custom":  # its transform may make them
-            return False
-        inputs = set(inspect.signature(base.forward).parameters).difference(LABEL_COLUMNS)
-        return inputs.isdisjoint(columns)
+        has_inputs = prompts and any(set(form.inputs) <= set(columns) for form in FORMS)
+        return columns if has_inputs or holds_text(columns) else None
 
     def _encode(self, data: Any, columns: list[str], name: str, answers: bool = False, prompts: bool = False) -> Any:
-        if not isinstance(data, datasets.Dataset | datasets.IterableDataset):
-            raise DataError(
-                f"{name} is a {type(data).__name__} with columns of text, which are tokenized for datasets.Dataset and "
-                "datasets.IterableDataset only; pass one of them, or rows with the model's own columns"
-            )
-        tokenizer = self._require_tokenizer(name)
-        loss, model = self.loss, type(base_model_of(self.model_of())).__name__
+        from dair_hf.data.texts.encoder import NOTES, TextEncoder
+
+        tokenizer, loss, model = self._tokenizer(name), self.loss, type(base_model_of(self.model_of())).__name__
         if loss not in (*LANGUAGE_LOSSES, *TEXT_LOSSES):
-            raise DataError(
-                f"{name} has the columns {columns}, but texts are not tokenized for {model} with "
-                f"{'a sample_loss of your own' if loss is None else f'sample_loss={loss!r}'}; give its own columns "
-                f"with {LABELS}"
-            )
+            raise DataError(f"{name}: expected a named sample_loss of {model} to tokenize {columns} for, got {loss!r}")
+        is_stream = isinstance(data, datasets.IterableDataset)
         try:
             form = form_of(columns, loss in LANGUAGE_LOSSES, model, prompts)
             if prompts and form is CHATS and not _all_answered(data):
@@ -204,21 +154,19 @@ class TextRows:
             read = {*form.columns, *(name for name in columns if parse_column(name)[1] in form.columns)}
             warn_of_inherited_labels(columns, read, name)
             require_partner_columns(form, columns)
-            needs = model_needs(self.model_of(), tokenizer, loss, self.args.max_length)
-            needs = replace(needs, limit_option=self.limit_option)
+            needs = replace(
+                _model_needs(self.model_of(), tokenizer, loss, self.args.max_length), limit_option=self.limit_option
+            )
             # Processes may number the rows of a stream each from 0.
-            names_rows = not isinstance(data, datasets.IterableDataset)
             encoder = TextEncoder(
-                form, tokenizer, needs, columns, answers=answers, prompts=prompts, names_rows=names_rows
+                form, tokenizer, needs, columns, answers=answers, prompts=prompts, names_rows=not is_stream
             )
         except DataError as error:
-            text = str(error)
-            separator = " " if text.startswith(("has ", "holds ", "is ")) else ": "
-            raise error if text.startswith(name) else DataError(f"{name}{separator}{text}") from error
+            raise DataError(f"{name}: {error}") from error
         dropped = columns_to_drop(form, columns)
         if not self.args.remove_unused_columns:
             dropped = [column for column in columns if parse_column(column)[1] in form.columns]
-        if isinstance(data, datasets.IterableDataset):
+        if is_stream:
             encoded = data.map(encoder, with_indices=True, remove_columns=dropped).remove_columns([NOTES])
             self._origins[encoded] = _Origin(data, form)
             return encoded
@@ -229,16 +177,12 @@ class TextRows:
         self._origins[encoded] = origin
         return encoded
 
-    def _require_tokenizer(self, name: str) -> Any:
+    def _tokenizer(self, name: str) -> Any:
+        """Return the tokenizer, which pads with its end token if it has no other."""
         tokenizer = self.tokenizer
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise DataError(
-                f"{name} has columns of text, which takes a tokenizer; pass processing_class=tokenizer to DAIRTrainer, "
-                "or rows with the model's own columns"
-            )
+            raise DataError(f"{name} has columns of text: expected processing_class=tokenizer, got {tokenizer!r:.40}")
         if tokenizer.pad_token_id is None:
-            if tokenizer.eos_token_id is None:
-                raise DataError(f"{name}: {type(tokenizer).__name__} has no padding token; set tokenizer.pad_token")
             tokenizer.pad_token = tokenizer.eos_token
             logger.info(f"tokenizer.pad_token={tokenizer.pad_token!r}, its end token, since it had none")
         config = base_model_of(self.model_of()).config.get_text_config()
@@ -248,32 +192,73 @@ class TextRows:
 
     def _report(self, encoded: datasets.Dataset, name: str, limit: str) -> str | None:
         """Log how many texts were cut or are empty, and in which rows; return the first row whose target was cut."""
-        notes = np.asarray(encoded.with_format(None)[NOTES], dtype=np.int64)
+        from dair_hf.data.texts import encoder
+
+        noted = {
+            encoder.CUT_INPUT: f"inputs that were cut at {limit}",
+            encoder.CUT_TARGET: f"targets that were cut at {limit}, so that answers to them end early",
+            encoder.EMPTY_INPUT: "an empty input; leave them out, or set all columns of an absent partner to null",
+            encoder.EMPTY_TARGET: "an empty target, of which the model learns only to end its answer",
+            encoder.NO_END: "turns of the assistant without an end token, so that answers will not end; set "
+            "tokenizer.eos_token, or model.generation_config.eos_token_id, to the end of a turn in the chat template",
+        }
+        notes = np.asarray(encoded.with_format(None)[encoder.NOTES], dtype=np.int64)
         first: str | None = None
-        for bit, what in NOTED.items():
+        for bit, what in noted.items():
             rows = np.flatnonzero(notes & bit)
             if not len(rows):
                 continue
             has_ids = ROW_ID in encoded.column_names
             shown = [name_of({ROW_ID: encoded[ROW_ID][row]} if has_ids else {}, row) for row in rows[:3].tolist()]
-            limited = f" at {limit}" if bit in CUTS else ""
             if self.args.should_log:
-                examples = ", ".join(shown)
-                logger.warning(f"{name}: {len(rows)} of {len(notes)} rows, such as {examples}, have {what}{limited}")
-            if bit == CUT_TARGET:
+                logger.warning(f"{name}: {len(rows)} of {len(notes)} rows, such as {', '.join(shown)}, have {what}")
+            if bit == encoder.CUT_TARGET:
                 first = shown[0]
         return first
-
-
-def _nearly_holds_text(columns: list[str]) -> bool:
-    """Return whether columns are those of a form but for one, so that a message can say which."""
-    names = {parse_column(name)[1] for name in columns}
-    inputs = {"text", "prompt", "source"} & names
-    return bool(inputs) and any(map(is_augmented, columns)) and any(f"augmented_{name}" in columns for name in inputs)
 
 
 def _all_answered(chats: Any) -> bool:
     """Return whether all chats end with an answer; a stream is not searched."""
     if isinstance(chats, datasets.IterableDataset):
         return True
-    return all(chat and chat[-1]["role"] == ASSISTANT for chat in chats[MESSAGES])
+    return all(chat and chat[-1]["role"] == "assistant" for chat in chats[MESSAGES])
+
+
+def _model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> Any:
+    """Return the `ModelNeeds` of encoded texts: limits, labels, and the tokens around prompts and targets."""
+    from dair_hf.data.texts.encoder import ModelNeeds
+    from dair_hf.evaluation.generation_settings import end_tokens
+    from dair_hf.evaluation.target_tokens import added_tokens, target_affixes
+
+    base = base_model_of(model)
+    limit, name = max_positions(model), type(base).__name__
+    if max_length is not None:
+        if limit is not None and max_length > limit:
+            raise DataError(f"max_length={max_length}: expected at most the {limit} positions of {name}")
+        limit = max_length
+    elif limit is None and tokenizer.model_max_length < UNLIMITED:
+        limit = tokenizer.model_max_length
+    if loss not in LANGUAGE_LOSSES:
+        config = base.config
+        # A model of another loss may keep its number of classes elsewhere.
+        is_known = loss != "classification" or loss == derived_sample_loss(base)
+        return ModelNeeds(loss, name, limit, dict(config.label2id or {}), config.num_labels if is_known else 0)
+    affixes = target_affixes(base, tokenizer)
+    ends = end_tokens(base.generation_config)
+    if tokenizer.eos_token_id is not None:
+        ends = {*ends, tokenizer.eos_token_id}
+    before, _ = added_tokens(tokenizer)
+    return ModelNeeds(loss, name, limit, {}, 0, before, affixes.start, affixes.end, frozenset(ends))
+
+
+def max_positions(model: Any) -> int | None:
+    """Return the number of positions of a model, possibly with adapters; None if there is no limit."""
+    from dair_hf.evaluation.generation_settings import virtual_tokens
+
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return None
+    # RoBERTa and its relatives keep the positions up to the padding's free.
+    tables = (module for name, module in model.named_modules() if "position" in name and type(module) is nn.Embedding)
+    unused = max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
+    return positions - unused - virtual_tokens(model)

@@ -14,10 +14,9 @@ from transformers import T5ForConditionalGeneration
 
 from dair_hf import DAIRTrainer, PairEvaluator
 from dair_hf.modeling import ModelConfig, load_text_classifier
-from dair_hf.training.cards.model_card import PairResult, TrainingFacts, describe_objective, write_model_card
-from dair_hf.training.cards.model_use import ModelFacts, describe_model, usage
 from dair_hf.training.environments import GroupDRO
 from dair_hf.training.forward.pair_loss import PairOutputs
+from dair_hf.training.model_card import ModelFacts, PairResult, TrainingFacts, _usage, write_model_card
 from dair_hf.vqa.models.pretrained import load_classifier, load_processor
 from tests.fixtures import points, saved_models, tiny, vision_language
 
@@ -81,25 +80,6 @@ def test_a_second_run_replaces_the_section_of_the_first(tmp_path: Path) -> None:
     assert second.count("## Paired training (DAIR)") == first.count("## Paired training (DAIR)") == 1
     assert "lambda: 0.9" in second
     assert "lambda: 0.7" not in second
-
-
-@pytest.mark.parametrize(
-    ("settings", "lines"),
-    [
-        ({"method": "erm"}, ["method: `erm`", "normalization: `pair`"]),
-        (
-            {"regularizer": "kl", "dair_lambda": 2},
-            [
-                "method: `dair`",
-                "regularizer: `kl`",
-                "lambda: 2 (per pair: objective = sum of f / rows)",
-                "normalization: `pair`",
-            ],
-        ),
-    ],
-)
-def test_description_of_the_objective(tmp_path: Path, settings: dict[str, object], lines: list[str]) -> None:
-    assert describe_objective(tiny.config(tmp_path, **settings)) == lines
 
 
 def test_the_trainer_writes_its_evaluations(tmp_path: Path) -> None:
@@ -175,6 +155,7 @@ def test_lambda_that_sets_itself_is_stated_with_its_last_value(tmp_path: Path) -
 def test_a_baseline_is_not_called_dair(tmp_path: Path) -> None:
     for method, sentence in (("da", "Trained without a term on consistency"), ("dair", "Trained with [DAIR]")):
         text = written(tmp_path / "README.md", method=method).text
+        assert ("lambda" in text) == (method == "dair")
         assert [line for line in text.splitlines() if line.startswith("Trained with")][0].startswith(sentence)
 
 
@@ -201,7 +182,7 @@ def test_a_model_from_a_folder_is_named_without_its_path(tmp_path: Path) -> None
     assert "secret" not in text and "trained from scratch" not in text
 
 
-def test_adapters_are_described_and_loaded_onto_their_base() -> None:
+def test_adapters_are_described_and_loaded_onto_their_base(tmp_path: Path) -> None:
     base = tiny.model("gpt2", dtype=torch.float32)
     base.config._name_or_path = base.name_or_path = "you/base"
     adapted = get_peft_model(
@@ -211,13 +192,18 @@ def test_adapters_are_described_and_loaded_onto_their_base() -> None:
     # Two layers; c_attn maps 16 to 48, so that A is 2 x 16 and B is 48 x 2.
     trained = 2 * (2 * 16 + 48 * 2)
     total = sum(weight.numel() for weight in tiny.model("gpt2").parameters()) + trained
-    assert describe_model(facts) == [
-        "base model: [you/base](https://huggingface.co/you/base)",
-        "class: `GPT2LMHeadModel`",
-        "adapter: LoRA, rank 2, alpha 8, on `c_attn`",
-        f"parameters: {total:,}, of which {trained} are trained",
-    ]
-    assert usage(facts, "folder")[:7] == [
+    path = tmp_path / "README.md"
+    path.write_text("---\nlibrary_name: transformers\n---\n# Tiny\n", encoding="utf-8")
+    write_model_card(path, tiny.config(tmp_path), [], model=facts)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for line in (
+        "- base model: [you/base](https://huggingface.co/you/base)",
+        "- class: `GPT2LMHeadModel`",
+        "- adapter: LoRA, rank 2, alpha 8, on `c_attn`",
+        f"- parameters: {total:,}, of which {trained} are trained",
+    ):
+        assert line in lines
+    assert _usage(facts, "folder")[:7] == [
         "```python",
         "from peft import PeftModel",
         "from transformers import AutoTokenizer, GPT2LMHeadModel",
@@ -226,11 +212,11 @@ def test_adapters_are_described_and_loaded_onto_their_base() -> None:
         'base = GPT2LMHeadModel.from_pretrained("you/base")',
         'model = PeftModel.from_pretrained(base, "you/tracker")',
     ]
-    assert not any("adapters only" in line for line in usage(facts, "folder"))
+    assert not any("adapters only" in line for line in _usage(facts, "folder"))
 
 
 def test_code_for_other_kinds_of_models() -> None:
-    classifier = usage(ModelFacts(points.model()), "out")
+    classifier = _usage(ModelFacts(points.model()), "out")
     assert classifier[1:4] == [
         "from tests.fixtures.points import PointsModel",
         "",
@@ -241,7 +227,7 @@ def test_code_for_other_kinds_of_models() -> None:
     class Local(points.PointsModel):
         pass
 
-    assert usage(ModelFacts(Local(points.PointsConfig())), "out") == [
+    assert _usage(ModelFacts(Local(points.PointsConfig())), "out") == [
         "The class `test_code_for_other_kinds_of_models.<locals>.Local` belongs to no installed package; load it with "
         "its own code."
     ]

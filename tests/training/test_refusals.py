@@ -1,0 +1,254 @@
+"""Bad inputs of the trainer: what would train nonsense in silence, hang, or fail only after an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from accelerate.parallelism_config import ParallelismConfig
+from transformers import ViTConfig, ViTForImageClassification
+
+from dair_hf import DAIRTrainer, DataError, EpochPairs, PairEvaluator, TensorPairs
+from dair_hf.training.environments import AggregatedDAIR, EnvironmentConfig, VREx
+from tests.fixtures import points, tiny
+
+
+def of_language(**settings: Any) -> Callable[[Path], DAIRTrainer]:
+    return lambda folder: tiny.trainer(folder, "gpt2", tiny.pairs("gpt2", 4), **settings)
+
+
+def of_points(**settings: Any) -> Callable[[Path], DAIRTrainer]:
+    return lambda folder: points.trainer(folder, points.pairs(8), **settings)
+
+
+def of_classes(**settings: Any) -> Callable[[Path], DAIRTrainer]:
+    def make(folder: Path) -> DAIRTrainer:
+        names = {"sample_loss", "objective"} & settings.keys()
+        given = {"sample_loss": "classification", **{name: settings[name] for name in names}}
+        args = tiny.config(folder, **{name: value for name, value in settings.items() if name not in names})
+        model = tiny.NormedClassifier(tiny.NormedConfig())
+        return DAIRTrainer(model, args, train_dataset=tiny.classified_pairs(), **given)
+
+    return make
+
+
+def mean(outputs: Any, step: int) -> torch.Tensor:
+    """Return the mean loss of the originals, an objective of a whole batch."""
+    loss: torch.Tensor = outputs.terms.original.mean()
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (of_language(sample_loss="nll"), "sample_loss='nll'"),
+        (of_language(compute_loss_func=len), "compute_loss_func"),
+        (of_language(accelerator_config={"even_batches": False}), "even_batches"),
+        (of_language(parallelism_config=ParallelismConfig(cp_size=2)), "cp_size"),
+        (of_language(parallelism_config=ParallelismConfig(sp_size=2)), "sp_size"),
+        (of_language(chunked_loss=True, regularizer="kl"), "chunked_loss"),
+        (of_language(chunked_loss=True, objective=mean), "chunked_loss"),
+        (of_classes(chunked_loss=True), "chunked_loss"),
+        (of_classes(method="da", gradient_cache=2, objective=VREx(1.0)), "gradient_cache"),
+        (of_classes(predict_with_generate=True), "predict_with_generate"),
+        (of_classes(regularizer="kl", sample_loss="squared"), "regularizer='kl'"),
+        (of_points(objective=mean, gradient_accumulation_steps=2), "objective"),
+        (lambda folder: AggregatedDAIR(torch.mean, "irm"), "method='irm'"),
+        (lambda folder: AggregatedDAIR(torch.mean, "dair", 1.0, "row"), "consistency='row'"),
+        (lambda folder: EnvironmentConfig(irm_penalty=0.0), "irm_penalty"),
+        (lambda folder: EnvironmentConfig(penalty_anneal_steps=-1), "penalty_anneal_steps"),
+    ],
+)
+def test_settings_are_refused_before_training(
+    tmp_path: Path, make: Callable[[Path], Any], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named == "even_batches":
+        monkeypatch.setattr("dair_hf.config.DAIRConfig.world_size", 2)
+    with pytest.raises(DataError, match=named):
+        make(tmp_path)
+
+
+def test_parallelism_of_the_launcher_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")  # as `accelerate launch` does
+    monkeypatch.setenv("PARALLELISM_CONFIG_CP_SIZE", "2")
+    with pytest.raises(DataError, match="parallelism_config"):
+        of_language()(tmp_path)
+
+
+def test_several_gpus_in_one_process_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dair_hf.config.DAIRConfig.n_gpu", 2)
+    with pytest.raises(DataError, match="accelerate launch"):
+        of_language()(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data", [EpochPairs(lambda epoch: tiny.pairs("gpt2", 5)), points.pairs(8)], ids=["drawn", "tensors"]
+)
+def test_workers_that_would_repeat_the_first_epoch_are_refused(tmp_path: Path, data: Any) -> None:
+    settings = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    with pytest.raises(DataError, match="dataloader_persistent_workers"):
+        if isinstance(data, TensorPairs):
+            points.trainer(tmp_path, data, **settings)
+        else:
+            tiny.trainer(tmp_path, "gpt2", data, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"forward_mode": "separate"}, {"pair_dropout": "shared"}])
+def test_several_forwards_of_a_sharded_model_are_refused(
+    tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = tiny.model("llama")
+    monkeypatch.setattr(type(built), "is_distributed_loading_by_transformers", True)  # a property
+    with pytest.raises(DataError, match="sharded"):
+        tiny.trainer(tmp_path, "llama", None, built=built, **settings)
+
+
+@pytest.mark.parametrize("name", ["pair_group_by_length", "max_tokens_per_batch"])
+def test_an_order_by_length_needs_stored_rows(tmp_path: Path, name: str) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4).to_list(), **{name: 60 if "max" in name else True})
+    with pytest.raises(DataError, match=name):
+        made.train()
+
+
+@pytest.mark.parametrize("settings", [{"lr_half_life_steps": 2}, {"lr_drop_epochs": [1.0]}])
+def test_a_scheduler_next_to_a_schedule_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    built = points.model()
+    optimizer = torch.optim.SGD(built.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+
+    def made(scheduler: Any) -> DAIRTrainer:
+        args = points.trainer(tmp_path, None, lr_scheduler_type="constant", **settings).args
+        optimizers = (optimizer, scheduler)
+        return DAIRTrainer(built, args, points.stack, points.pairs(8), sample_loss="binary", optimizers=optimizers)
+
+    with pytest.raises(DataError, match="lr_half_life_steps"):
+        made(scheduler).train()
+    alone = made(None)
+    alone.train()
+    alone.train()  # the schedule of the first run is not one of the caller
+    assert alone.optimizer.param_groups[0]["lr"] < 0.1
+
+
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_data_without_an_input_of_the_model_are_refused(tmp_path: Path, as_tensors: bool) -> None:
+    """The model would fail within, at None."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, **sizes))
+    images, labels = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
+    views = [{name: images, "labels": labels} for name in ("pixels", "pixel_values")]
+    columns = {"image": [[0]] * 4, "labels": [0] * 4, "augmented_image": [[1]] * 4, "augmented_labels": [0] * 4}
+    wrong = TensorPairs(views[0], views[0]) if as_tensors else datasets.Dataset.from_dict(columns)
+    made = DAIRTrainer(model, tiny.config(tmp_path, max_steps=1), train_dataset=wrong)
+    with pytest.raises(DataError, match="pixel_values"):
+        made.train()
+    with pytest.raises(DataError, match="pixel_values"):
+        made.evaluate_pairs(wrong, lambda predictions, references: predictions == references)
+    right = DAIRTrainer(model, tiny.config(tmp_path, max_steps=1), train_dataset=TensorPairs(views[1], views[1]))
+    right.train()
+    assert right.state.global_step == 1
+
+
+def classes(*changes: tuple[int, int]) -> torch.Tensor:
+    labels = torch.tensor([0, 1] * 4)
+    for row, value in changes:
+        labels[row] = value
+    return labels
+
+
+def train(folder: Path, labels: torch.Tensor, partners: torch.Tensor | None = None) -> DAIRTrainer:
+    x = points.points(8)[0]
+    partners = labels if partners is None else partners
+    data: Any = TensorPairs(
+        {"x": x, "labels": labels}, {"x": x + 1, "labels": partners}, row_ids=[f"r/{row}" for row in range(8)]
+    )
+    made = points.trainer(folder, data, outputs=2, train_sampling_strategy="sequential", max_steps=2)
+    made.train()
+    return made
+
+
+def truncated(data: datasets.Dataset, column: str) -> datasets.Dataset:
+    """Remove all targets of a column."""
+    return data.map(lambda row: {column: row[column] and [-100] * len(row[column])})
+
+
+@pytest.mark.parametrize("as_stream", [False, True])
+@pytest.mark.parametrize(
+    ("column", "settings"), [("labels", {"method": "erm"}), ("augmented_labels", {}), ("labels", {})]
+)
+def test_a_run_without_targets_or_pairs_ends_with_its_first_epoch(
+    tmp_path: Path, column: str, settings: dict[str, Any], as_stream: bool
+) -> None:
+    data = truncated(tiny.pairs("gpt2", 6), column)
+    made = tiny.trainer(tmp_path, "gpt2", data.to_iterable_dataset() if as_stream else data, max_steps=5, **settings)
+    with pytest.raises(DataError, match="train_dataset"):
+        made.train()
+    assert made.state.global_step == 2
+
+
+def test_labels_beyond_the_classes_are_refused_with_their_row(tmp_path: Path) -> None:
+    for wrong, row in (((6, 5), 6), ((3, -1), 3)):
+        with pytest.raises(DataError, match=f"row 'r/{row}'.* 0 to 1"):
+            train(tmp_path, classes(wrong))
+    with pytest.raises(DataError, match="row 'r/1'.* 0 to 1"):
+        train(tmp_path, classes(), classes((1, 2)))
+    assert train(tmp_path, classes((0, -100), (5, -100)), classes((7, -100))).state.global_step == 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "settings"),
+    [
+        ("both_correct", {"sample_loss": lambda outputs, labels: outputs.logits[:, 0] ** 2}),
+        ("loss", {"eval_dataset": {"a": points.pairs(4), "b": points.pairs(4)}}),
+        ("b_loss", {"eval_dataset": {"a": points.pairs(4)}}),
+        ("eval_both_corect", {}),
+        ("unlearned_share", {"dair_lambda": "auto"}),
+        ("unlearned_share", {"method": "da"}),
+        ("cm", {}),
+        ("eval_cm", {"compute_metrics": lambda prediction: {"cm": 1.0}}),
+        ("a_cm_all_rows", {"eval_dataset": {"a": points.pairs(4)}}),
+        ("cm_partner_2", {}),
+        ("both_correct_low", {}),
+    ],
+)
+def test_a_metric_that_cannot_choose_the_best_model_is_refused_before_the_first_step(
+    tmp_path: Path, metric: str, settings: dict[str, Any]
+) -> None:
+    evaluator = None if "sample_loss" in settings else PairEvaluator(points.correct)
+    given = {"data_collator": points.stack, "processing_class": None, "sample_loss": "binary", "evaluator": evaluator}
+    given |= {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "eval_dataset": points.pairs(4), **settings}
+    made = tiny.trainer(tmp_path, "none", points.pairs(8), built=points.model(), metric_for_best_model=metric, **given)
+    with pytest.raises(DataError, match=f"^metric_for_best_model='{metric}'"):
+        made.train()
+    assert made.state.global_step == 0
+
+
+def test_evaluations_that_would_be_wrong_are_refused_before_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = of_language(eval_dataset=tiny.pairs("gpt2", 4))(tmp_path)
+    monkeypatch.setattr(made.model, "generate", lambda **_: pytest.fail("generated"))
+
+    def same(predictions: list[str], references: list[str]) -> list[bool]:
+        return [True] * len(predictions)
+
+    for arguments, named in (
+        ({}, "evaluator"),
+        ({"evaluator": PairEvaluator(same, clusters="nope")}, "clusters='nope'"),
+        ({"evaluator": PairEvaluator(same, references="state")}, "state"),
+        ({"evaluator": same, "max_new_token": 2}, "max_new_token"),
+        ({"evaluator": same, "subsets": [[True, False]]}, "subsets"),
+        ({"evaluator": same, "subsets": {"reverse": [True] * 4}}, "subsets"),
+        ({"evaluator": same, "subsets": {"long": [True] * 3}}, "subsets"),
+        ({"evaluator": same, "subsets": {"long": [0.5] * 4}}, "subsets"),
+    ):
+        with pytest.raises(DataError, match=named):
+            made.evaluate_pairs(**arguments)
+    with pytest.raises(DataError, match="num_beams"):
+        of_points()(tmp_path).evaluate_pairs(points.pairs(4), points.correct, num_beams=2)
+    logits = of_language(predict_with_generate=False)(tmp_path)
+    with pytest.raises(DataError, match="predict_with_generate"):
+        logits.evaluate_pairs(tiny.pairs("gpt2", 4), same)
