@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,7 @@ from dair_hf.data.held_rows import held_rows, is_transformed
 from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import absolute_errors, same_classes, same_numbers
-from dair_hf.evaluation.evaluator import (
-    Correct,
-    PairEvaluation,
-    PairEvaluator,
-    as_evaluator,
-    subset_masks,
-    subset_names,
-)
-from dair_hf.evaluation.generation_settings import unknown_arguments
+from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator, as_evaluator
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.views import PairViews, TensorViews, views_of
 from dair_hf.io.pair_files import require_predictions_file
@@ -365,15 +356,11 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 "bool; pass it here or to DAIRTrainer"
             )
         self._require_generation_arguments("evaluate_pairs", gen_kwargs)
-        # Before hours of generation.
-        evaluator.require_distinct_keys(subset_names(subsets))
         if self.generates:
             data = self._text_rows.for_answers(data, "dataset")
         self._require_inputs(data, "dataset")
         views = views_of(data)
-        views.require_unique_rows()
-        subset_masks(subsets, views.n_rows)
-        clusters = evaluator.cluster_column(views.column_names)
+        units, masks = evaluator.units_and_masks(views, subsets)
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
             raise DataError(
@@ -387,8 +374,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
         )
-        units = views.values(clusters) if clusters else None
-        return evaluator.evaluate_views(views, predictions, references, units, subsets, intervals)
+        return evaluator.evaluate_views(views, predictions, references, units, masks, intervals)
 
     def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the losses of all views of every row by the model as it is, on every process."""
@@ -442,15 +428,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return report
 
     def _require_generation_arguments(self, caller: str, gen_kwargs: Mapping[str, Any]) -> None:
-        """Refuse keyword arguments that are none of `generate`, or that a model does not take as it never generates."""
-        if misplaced := sorted({field.name for field in fields(PairEvaluator)}.intersection(gen_kwargs)):
-            raise DataError(f"{caller}: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
+        """Refuse keyword arguments of `generate` for a model that never generates, where they would have no effect."""
         if gen_kwargs and not self.generates:
-            raise DataError(
-                f"{caller}: {', '.join(gen_kwargs)}: this model does not generate; leave it out, or check the name"
-            )
-        if unknown := unknown_arguments(base_model_of(self.model), gen_kwargs):
-            raise DataError(f"{caller}: {', '.join(unknown)}: is no argument of generate; check the name")
+            raise DataError(f"{caller}: {', '.join(gen_kwargs)}: this model does not generate; leave it out")
 
     def _predictor(self) -> PairPredictor:
         reduce = self.preprocess_logits_for_metrics

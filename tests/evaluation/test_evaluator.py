@@ -17,7 +17,7 @@ from dair_hf import DataError, PairEvaluator, TensorPairs
 from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.evaluation.answers import same_classes
 from dair_hf.evaluation.statistics import correctness_metrics
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.views import PairIndex
 from dair_hf.evaluation.views import PairViews, TensorViews
 
 # Three rows; rows 0 and 2 have partners, so views 3 and 4 are theirs.

@@ -20,7 +20,7 @@ from dair_hf import DataError, PairCollator
 from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.evaluation.generation import AnswerGenerator, pad_left, prompt_of, strip_generated
 from dair_hf.evaluation.prediction import PairPredictor
-from dair_hf.evaluation.target_tokens import decoder_positions
+from dair_hf.evaluation.generation_settings import decoder_positions
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import cross_entropy
 from dair_hf.training.forward.pair_loss import PairLoss

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dair_hf import DataError, EpochPairs, TensorPairs
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.views import PairIndex
 from dair_hf.evaluation.views import CHUNK, PairViews, TensorViews, views_of
 
 ROWS: dict[str, list[Any]] = {

@@ -13,7 +13,7 @@ from datasets import Dataset
 from dair_hf.errors import DataError
 from dair_hf.evaluation.paired import paired_difference
 from dair_hf.evaluation.statistics import correctness_metrics
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.views import PairIndex
 from dair_hf.experiments.paired import Outcomes, paired_differences, paired_table, read_outcomes, write_paired
 from dair_hf.io.pair_files import require_predictions_file
 
