@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from dair_hf import DataError
 from dair_hf.evaluation import generation, prediction
-from dair_hf.evaluation.generation import AnswerGenerator, pad_left
+from dair_hf.evaluation.generation import AnswerGenerator, _pad_left
 from dair_hf.evaluation.generation_settings import effective_config
 from dair_hf.trees import prefill
 from dair_hf.trees.forest import pad_right
@@ -45,8 +45,8 @@ def test_answers_are_those_of_separate_prompts(
     prompts += [[5], prompts[0]]
     settings = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": tiny.PAD}
     with torch.inference_mode():
-        expected = model.generate(**pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD), **settings)
-        inputs = pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD)
+        expected = model.generate(**_pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD), **settings)
+        inputs = _pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD)
         cache = PromptTrees(model, prompts).cache(
             np.arange(len(prompts)), range(len(prompts)), inputs["input_ids"].shape[1]
         )
@@ -153,7 +153,7 @@ def test_memory_is_limited_in_tokens(instruction: int, tmp_path: Path, monkeypat
             written.append(len(part) * columns)
             return super().cache(rows, part, columns)
 
-    monkeypatch.setattr(generation, "PromptTrees", Recorded)
+    monkeypatch.setattr(prefill, "PromptTrees", Recorded)
     monkeypatch.setattr(prefill, "nodes_at_once", lambda model: 100)
     model = build("gpt2")
     model.generation_config.eos_token_id = None
@@ -398,6 +398,6 @@ def test_every_view_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return token_ids(prompt)
 
     token_ids = generation.token_ids
-    monkeypatch.setattr(generation, "token_ids", record)
+    monkeypatch.setattr(prefill, "token_ids", record)
     evaluated(tmp_path, long_dialogs(2), build("gpt2"), share_prefixes="dialogue_id")
     assert len(read) == 2 * 7 + 1
