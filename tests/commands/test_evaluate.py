@@ -432,7 +432,7 @@ ENCODED = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmen
         ("classifier", CLASSES, ["--clusters", "nope"], "clusters='nope'"),
         ("classifier", CLASSES, ["--report", "--group", "nope"], "groups"),
         ("t5", [GENERATED], ["--match", "label"], "--match label"),
-        ("t5", [{**GENERATED, "target": "none"}], ["--match", "last-number"], "the reference 'none' has no number"),
+        ("t5", [{**GENERATED, "target": "none"}], ["--match", "last-number"], "'none'"),
         ("t5", [GENERATED], ["--limit", "0"], "--limit"),
     ],
 )  # fmt: skip
