@@ -45,8 +45,7 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.report import Column
 from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
-from dair_hf.text.chat_data import ChatConfig, ChatData, load_chat_data
-from dair_hf.text.word_problems import build_problem_tokenizer
+from dair_hf.text.chat_data import ChatConfig, ChatData, build_problem_tokenizer, load_chat_data
 
 COLUMNS = [
     Column("original_accuracy", "accuracy, originals"),

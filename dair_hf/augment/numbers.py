@@ -12,8 +12,15 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from dair_hf.augment.solutions import Solution, solution_by_formula, solution_by_steps
-from dair_hf.augment.spelled_numbers import SpelledNumber, find_numbers, rewrite, values_of_words
+from dair_hf.augment.solutions import (
+    Solution,
+    SpelledNumber,
+    find_numbers,
+    rewrite,
+    solution_by_formula,
+    solution_by_steps,
+    values_of_words,
+)
 from dair_hf.data.collator import ROW_ID
 from dair_hf.data.view_columns import view_prefix
 from dair_hf.errors import DataError
@@ -26,7 +33,7 @@ NO_NUMBERS = "the question has no number that may change"
 NO_DRAW = "no new numbers were found that are allowed and keep the kind of every result (whole, positive)"
 
 
-class NumberPartner(NamedTuple):
+class _NumberPartner(NamedTuple):
     """Partner of a problem, or the reason why it has none."""
 
     question: str | None
@@ -35,7 +42,7 @@ class NumberPartner(NamedTuple):
 
 
 @dataclass
-class NumberReport:
+class _NumberReport:
     """Counts of the rows that got a partner with other numbers, and of the reasons why the rest did not."""
 
     rows: int
@@ -70,7 +77,7 @@ class NumberAugmenter:
 
     A step may contain a constant that only the meaning of the question gives, such as the 4 sides of a square. If a
     number of the question has the same value, it is taken for that number, except for common words ("twice", "half",
-    "dozen", "hours", `augment.spelled_numbers.WORDS`), whose rows get no partner. Read some partners before you train.
+    "dozen", "hours", `augment.solutions.WORDS`), whose rows get no partner. Read some partners before you train.
 
     Args:
         answer: Expression or function; None: the annotations.
@@ -120,7 +127,7 @@ class NumberAugmenter:
         self.exclude_results = frozenset(map(Fraction, exclude_results))
         self.partners, self.seed, self.made_by = partners, seed, self.revision
 
-    def pairs(self, rows: datasets.Dataset) -> tuple[datasets.Dataset, NumberReport]:
+    def pairs(self, rows: datasets.Dataset) -> tuple[datasets.Dataset, _NumberReport]:
         """Return rows with the columns of partners, None for rows without one, and a report on them.
 
         Rows without `row_id` get their number.
@@ -138,7 +145,7 @@ class NumberAugmenter:
             if reason is not None:
                 skipped.setdefault(reason, []).append(str(row_id))
         count = len(rows) - sum(map(len, skipped.values()))
-        return pairs.remove_columns(REASON), NumberReport(len(rows), count, skipped)
+        return pairs.remove_columns(REASON), _NumberReport(len(rows), count, skipped)
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns of the partners of a row, and the reason if the first has none."""
@@ -161,7 +168,7 @@ class NumberAugmenter:
         number: int = 1,
         formula: str | None = None,
         earlier: Collection[str | None] = (),
-    ) -> NumberPartner:
+    ) -> _NumberPartner:
         """Return the partner of one problem.
 
         Args:
@@ -177,10 +184,10 @@ class NumberAugmenter:
         rule = self.answer if formula is None else formula
         solution = self._solution(question, answer, numbers, kept, rule)
         if isinstance(solution, str):
-            return NumberPartner(None, None, solution)
+            return _NumberPartner(None, None, solution)
         free = [spelled for at, spelled in enumerate(numbers) if at not in kept and spelled.value in solution.variables]
         if not free:
-            return NumberPartner(None, None, NO_NUMBERS)
+            return _NumberPartner(None, None, NO_NUMBERS)
         generator = random.Random(f"numbers/{self.seed}/{number}/{row_id}")
         for _ in range(ATTEMPTS):
             new = self._draw(free, generator)
@@ -190,8 +197,8 @@ class NumberAugmenter:
             changed = {at: new[s.value] for at, s in enumerate(numbers) if at not in kept and s.value in new}
             text = rewrite(question, [(s, changed[at]) for at, s in enumerate(numbers) if at in changed])
             if text not in earlier:
-                return NumberPartner(text, solution.answer(new, results), None)
-        return NumberPartner(None, None, NO_DRAW)
+                return _NumberPartner(text, solution.answer(new, results), None)
+        return _NumberPartner(None, None, NO_DRAW)
 
     def _solution(
         self, question: str, answer: str, numbers: Sequence[SpelledNumber], kept: Collection[int], rule: Any

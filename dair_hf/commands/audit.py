@@ -53,8 +53,8 @@ def audit_file(
 
     The file may be faulty: lines that are no JSON are reported, too. Nothing is changed.
     """
-    from dair_hf.commands.pair_audit.findings import audit_rows, label_changes
-    from dair_hf.commands.pair_audit.rows import TOOLS, read_audited, refusal_of
+    from dair_hf.commands.audit_findings import audit_rows, label_changes
+    from dair_hf.commands.audit_rows import TOOLS, read_audited, refusal_of
 
     data = read_audited(pairs, inputs, labels)
     other = None if against is None else read_audited(against, labels=labels, paired=False)

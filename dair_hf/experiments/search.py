@@ -30,7 +30,7 @@ from dair_hf.io.files import read_json, write_json
 from dair_hf.settings import NonNegative, Settings
 
 
-def log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
+def _log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
     """Return logarithmically spaced points: lambda_i = low (high / low)^(i / (points - 1)).
 
     They are rounded to six significant digits, so that tables, file names and YAML files show the same value.
@@ -43,9 +43,9 @@ def log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
 # twenty points over [0.1, 100] contain neither 1.43 nor 8.85.
 GRIDS: Mapping[str, tuple[float, ...]] = {
     "dialog": (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0),
-    "vqa": log_grid(0.1, 10, 8),
-    "regression": log_grid(1, 1e4, 5),
-    "mnist": log_grid(1e-3, 100, 20),
+    "vqa": _log_grid(0.1, 10, 8),
+    "regression": _log_grid(1, 1e4, 5),
+    "mnist": _log_grid(1e-3, 100, 20),
 }
 
 

@@ -33,7 +33,7 @@ SCRATCH: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-class TextTask(NamedTuple):
+class _TextTask(NamedTuple):
     """Texts and classes of a task."""
 
     title: str
@@ -42,8 +42,8 @@ class TextTask(NamedTuple):
 
 
 TASKS = {
-    "sentiment": TextTask("counterfactual reviews", ("text",), SENTIMENT_LABELS),
-    "nli": TextTask("counterfactual inference", ("premise", "hypothesis"), NLI_LABELS),
+    "sentiment": _TextTask("counterfactual reviews", ("text",), SENTIMENT_LABELS),
+    "nli": _TextTask("counterfactual inference", ("premise", "hypothesis"), NLI_LABELS),
 }
 
 

@@ -20,9 +20,8 @@ from dair_hf.modeling import ModelConfig
 from dair_hf.settings import Count, Settings
 from dair_hf.vqa.answers import AnswerJudge, AnswerVocabulary, encode_answers
 from dair_hf.vqa.data import PARTS, VQAConfig, VQAData
-from dair_hf.vqa.inputs.collator import VQACollator, encode_questions
 from dair_hf.vqa.inputs.features import FeatureCache, Pixels
-from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
+from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, VQACollator, encode_questions
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
 from dair_hf.vqa.models.saaa import SAAA, SAAAConfig

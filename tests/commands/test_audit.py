@@ -9,8 +9,8 @@ from typing import Any
 import datasets
 import pytest
 
+from dair_hf.commands.audit_findings import CHECKS
 from dair_hf.commands.main import run
-from dair_hf.commands.pair_audit.findings import CHECKS
 from dair_hf.data.texts.files import pairs_from_jsonl
 from dair_hf.errors import DataError
 from dair_hf.io.commands import FINDINGS, REFUSED

@@ -17,11 +17,11 @@ from dair_hf.experiments import run_records
 from dair_hf.experiments.comparison import ComparisonConfig, Run, with_settings
 from dair_hf.experiments.run_records import (
     SECRETS,
+    _cpu_model,
+    _plain_config,
     changed_settings,
-    cpu_model,
     fingerprint,
     finished_records,
-    plain_config,
     run_record,
 )
 from dair_hf.io.files import write_json
@@ -71,7 +71,7 @@ class Shared:
 def test_changed_settings(tmp_path: Path) -> None:
     run = Run("erm", 0, tiny.config(tmp_path / "runs"))
     config, data = {"data": Shared(rows=4)}, {"train": "d"}
-    training = json.loads(json.dumps(plain_config({"args": run.args})["args"], default=str))
+    training = json.loads(json.dumps(_plain_config({"args": run.args})["args"], default=str))
     training |= {"output_dir": "elsewhere"}
     del training["chunked_loss"], training["gradient_cache"]
     before = {"config": {"data": {"folder": "b", "rows": 4}, "training": training}, "data": data}
@@ -220,5 +220,5 @@ def test_processor_is_named_once(tmp_path: Path) -> None:
     """The file has one block for each core."""
     block = "processor\t: {}\nmodel\t\t: 2\nmodel name\t: Some CPU: 2 GHz\n\n"
     (tmp_path / "cpuinfo").write_text(block.format(0) + block.format(1))
-    assert cpu_model(tmp_path / "cpuinfo") == "model name Some CPU: 2 GHz, model 2"
-    assert isinstance(cpu_model(tmp_path / "none"), str) and record()["hardware"]["cpu_model"] == cpu_model()
+    assert _cpu_model(tmp_path / "cpuinfo") == "model name Some CPU: 2 GHz, model 2"
+    assert isinstance(_cpu_model(tmp_path / "none"), str) and record()["hardware"]["cpu_model"] == _cpu_model()

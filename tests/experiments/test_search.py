@@ -13,7 +13,7 @@ from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.search import GRIDS, SearchConfig, log_grid, search_or_compare
+from dair_hf.experiments.search import GRIDS, SearchConfig, _log_grid, search_or_compare
 from dair_hf.io.files import read_json
 from tests.fixtures import tiny
 
@@ -68,7 +68,7 @@ class Bench:
 
 @pytest.mark.parametrize(("low", "high", "points"), [(0.1, 10, 8), (1, 1e4, 5), (1e-3, 100, 20), (2, 3, 2)])
 def test_log_grid_is_that_of_numpy(low: float, high: float, points: int) -> None:
-    grid = log_grid(low, high, points)
+    grid = _log_grid(low, high, points)
     np.testing.assert_allclose(grid, np.logspace(np.log10(low), np.log10(high), points), rtol=6e-6)
     assert (grid[0], grid[-1], len(grid)) == (low, high, points)
     assert all(float(f"{value:g}") == value for value in grid)
@@ -82,7 +82,7 @@ def test_grids_of_the_paper() -> None:
     # Printed in its table on longer training, truncated to two decimals.
     assert {1.43, 8.85, 16.23, 100} <= {int(value * 100) / 100 for value in GRIDS["mnist"]}
     # A grid that starts at 0.1 does not contain them.
-    assert {1.43, 8.85} & {int(value * 100) / 100 for value in log_grid(0.1, 100, 20)} == set()
+    assert {1.43, 8.85} & {int(value * 100) / 100 for value in _log_grid(0.1, 100, 20)} == set()
     assert all(list(grid) == sorted(grid) for grid in GRIDS.values())
     for name, grid in GRIDS.items():
         assert SearchConfig(search_grid=name).lambdas == grid  # type: ignore[arg-type]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.text.chat_data import ChatConfig, as_messages, load_chat_data
-from dair_hf.text.word_problems import TEMPLATES
+from dair_hf.text.chat_data import TEMPLATES, ChatConfig, _as_messages, load_chat_data
 from tests.fixtures import chats
 from tests.fixtures.recipe_runs import assert_ends_with_one_line, predictions, read, run
 
@@ -81,7 +80,7 @@ def test_messages_are_not_put_into_messages(tmp_path: Path) -> None:
 
 
 def test_rows_as_messages() -> None:
-    made = as_messages({"row_id": "a", "prompt": "p", "completion": "c", "augmented_prompt": None, "formula": "n1"})
+    made = _as_messages({"row_id": "a", "prompt": "p", "completion": "c", "augmented_prompt": None, "formula": "n1"})
     assert made == {
         "prompt": [{"role": "user", "content": "p"}],
         "completion": [{"role": "assistant", "content": "c"}],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification
 
-from dair_hf.vision.preact_resnet import PreActBlock, PreActResNet, PreActResNetConfig
+from dair_hf.vision.networks import PreActResNet, PreActResNetConfig, _PreActBlock
 
 Array = NDArray[np.float64]
 
@@ -200,7 +200,7 @@ def test_shortcuts_and_strides() -> None:
     strides = [[block.conv1.stride[0] for block in stage] for stage in model.stages]
     assert strides == [[1, 1], [2, 1], [2, 1], [2, 1]]
     same_width = network(hidden_sizes=[4, 4], depths=[1, 1]).stages[1][0]
-    assert isinstance(same_width, PreActBlock) and same_width.shortcut is not None  # it halves the sides
+    assert isinstance(same_width, _PreActBlock) and same_width.shortcut is not None  # it halves the sides
 
 
 # --- layout and precision -------------------------------------------------------------------------------------------

@@ -27,15 +27,14 @@ from dair_hf.vqa.answers import AnswerJudge, AnswerVocabulary
 from dair_hf.vqa.data import VQAConfig, load_vqa
 from dair_hf.vqa.inputs.processors import GeneratorCollator
 from dair_hf.vqa.models.backbone import grid_features, load_backbone
-from dair_hf.vqa.models.patches import one_row_per_image
-from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
+from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor, one_row_per_image
 from dair_hf.vqa.models.saaa import SAAAConfig
 from dair_hf.vqa.pairs import edit_pairs, expand_edits
 from dair_hf.vqa.readers.reading import read_edits, read_vqa
 from dair_hf.vqa.readers.records import read_records, vqa_files
 from dair_hf.vqa.scenes.backbone import scene_network
 from dair_hf.vqa.scenes.files import SceneConfig, write_scenes
-from dair_hf.vqa.scenes.sprites import load_sprites
+from dair_hf.vqa.scenes.scene import load_sprites
 from dair_hf.vqa.task import NetworkConfig, prepare_task
 from tests.fixtures import tiny
 from tests.fixtures import vision_language as vl

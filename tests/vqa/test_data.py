@@ -14,7 +14,7 @@ from PIL import Image
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.experiments.run_records import Run, changed_settings, plain_config
+from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
 from dair_hf.io import file_values
 from dair_hf.io.file_values import content_hashes
 from dair_hf.vqa import data
@@ -262,5 +262,5 @@ def test_other_places_are_not_other_settings(files: dict[str, Any]) -> None:
         network, scenes = NetworkConfig(features_folder=place), SceneConfig(sprite_folder=place)
         return {"data": VQAConfig(**folders), "network": network, "scenes": scenes}
 
-    record = {"config": plain_config({**settings("here"), "training": run.args}), "data": parts}
+    record = {"config": _plain_config({**settings("here"), "training": run.args}), "data": parts}
     assert changed_settings(record, run, settings("there"), parts) == {}

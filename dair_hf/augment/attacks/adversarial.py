@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dair_hf.augment.attacks.attack_loss import AttackLoss, frozen
-from dair_hf.augment.attacks.lp_ball import LpBall, round_inwards
+from dair_hf.augment.attacks.attack_loss import AttackLoss, LpBall, frozen, round_inwards
 from dair_hf.augment.attacks.pgd import Attack, pgd
 from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, add_partners
 from dair_hf.errors import DataError

@@ -14,7 +14,7 @@ from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
 
 from dair_hf.errors import DataError, explained
-from dair_hf.io.arrow import paused_gc, to_python
+from dair_hf.io.arrow import paused_gc
 from dair_hf.io.commands import align
 from dair_hf.vqa.readers.images import ImageFolder, image_name
 from dair_hf.vqa.readers.records import ANNOTATIONS, QUESTIONS, RecordFile, read_records
@@ -189,7 +189,7 @@ def read_edits(
     asked, answered, report = _read_files(questions, annotations, split)
     ids = rows["question_id"][:]
     image_of = dict(zip(ids, rows["image_id"][:], strict=True))
-    answers_of = dict(zip(ids, to_python(rows.with_format("arrow")[:]["answers"]), strict=True))
+    answers_of = dict(zip(ids, rows.with_format("arrow")[:]["answers"].to_pylist(), strict=True))
 
     def belongs(edit: Record) -> Problem:
         image = image_of.get(edit["question_id"])

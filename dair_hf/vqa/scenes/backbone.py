@@ -67,7 +67,7 @@ def scene_network(config: SceneConfig) -> ResNetConfig:
     return ResNetConfig(embedding_size=16, hidden_sizes=widths, depths=[1] * stages, layer_type="basic")
 
 
-def labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
+def _labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
     """Draw scenes of independent objects, with the class of each cell."""
     sprites, layout = config.sprites_of("train"), config.layout
     colors, cells = max(len(sprites.colors), 1), layout.grid**2
@@ -89,7 +89,7 @@ def labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
 
 def cell_classification(config: SceneConfig, count: int) -> tuple[CellClassifier, TensorPairs]:
     """Return a new cell classifier and its training rows."""
-    images, labels = labeled_scenes(config, count)
+    images, labels = _labeled_scenes(config, count)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
 
     def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:

@@ -20,8 +20,8 @@ from dair_hf.vision.backgrounds.drawn import (
     background_train_pairs,
     load_foregrounds,
 )
-from dair_hf.vision.backgrounds.variants import VARIANTS, evaluate_variants, variant_metrics
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
+from dair_hf.vision.backgrounds.variants import VARIANTS, _variant_metrics, evaluate_variants
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 from tests.fixtures.counting_scenes import write_digits, write_objects
 
 SMALL = {"train_each": 12, "validation_each": 4, "test_each": 6}
@@ -56,7 +56,7 @@ def test_accuracy_of_a_classifier_of_stripes() -> None:
     for variant, pairs in sets.items():
         batch = whole(pairs)
         correct[variant] = class_of_stripes(batch["pixel_values"][:, 0]) == batch["labels"][:, 0].numpy()
-    found = variant_metrics(correct, intervals=False)
+    found = _variant_metrics(correct, intervals=False)
     assert found["rows"] == 360
     assert found["accuracy_only_bg_t"] == pytest.approx(0.9, abs=0.04)
     for variant in ("original", "mixed_same"):

@@ -14,12 +14,12 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.errors import DataError
-from dair_hf.experiments.run_records import Run, changed_settings, plain_config
+from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
 from dair_hf.io.file_values import content_hashes
 from dair_hf.training.trainer import DAIRTrainer
 from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
 from dair_hf.vision.backgrounds.variants import evaluate_variants
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
 
 
@@ -81,7 +81,7 @@ def test_fingerprints_follow_the_images_and_not_their_place(folders: dict[str, A
     changed = fingerprints(train_folder=str(moved))
     assert {name for name in first if first[name] != changed[name]} == {"train"}
     run, data = Run("erm", 0, DAIRConfig("out")), {"data": ImageNet9Config(**folders)}
-    record = {"config": plain_config({**data, "training": run.args}), "data": first}
+    record = {"config": _plain_config({**data, "training": run.args}), "data": first}
     assert changed_settings(record, run, {"data": ImageNet9Config(train_folder="a", test_folder="b")}, first) == {}
 
 

@@ -8,9 +8,9 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.errors import DataError
-from dair_hf.vision.backgrounds.variant_folders import (
-    pair_variants,
-    read_variants,
+from dair_hf.vision.backgrounds.imagenet9 import (
+    _pair_variants,
+    _read_variants,
 )
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, write_variants
 
@@ -25,7 +25,7 @@ def a_file(folder: Path, variant: str, label: int, number: int, split: str = "va
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant(tmp_path: Path, variant: str) -> None:
     write_variants(tmp_path)
-    rows = read_variants(tmp_path, "val", (variant,)).rows[variant]
+    rows = _read_variants(tmp_path, "val", (variant,)).rows[variant]
     expected = [
         {
             "row_id": f"{name}/{foreground(label, number)}",
@@ -42,7 +42,7 @@ def test_a_variant(tmp_path: Path, variant: str) -> None:
 def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_variants(tmp_path / "data", variants=("original",))
     monkeypatch.chdir(tmp_path)
-    rows = read_variants("data", "val", ("original",)).rows["original"]
+    rows = _read_variants("data", "val", ("original",)).rows["original"]
     monkeypatch.chdir("/")
     assert all(Path(path).is_file() for path in rows["image"])
 
@@ -56,7 +56,7 @@ def test_rows_are_sorted_by_foreground_whatever_their_names_end_with(tmp_path: P
         write_variants(tmp_path, variants=(variant,))
         for name in names:
             (tmp_path / variant / "val" / CLASSES[0] / name).touch()
-    found = read_variants(tmp_path, "val", variants=("original", "mixed_rand")).rows
+    found = _read_variants(tmp_path, "val", variants=("original", "mixed_rand")).rows
     assert found["original"]["row_id"][:] == found["mixed_rand"]["row_id"][:]
     assert found["original"]["row_id"][2:4] == ["00_dog/n_2", "00_dog/n_23"]
 
@@ -69,7 +69,7 @@ def test_suffixes_names_and_ignored_files(tmp_path: Path) -> None:
     for name in ("b.png", "c.jpg", "d.jpeg", *ignored, *mixed):
         (folder / name).touch()
     (tmp_path / "original" / "val" / "readme.txt").touch()
-    rows = read_variants(tmp_path, "val", ("original",)).rows["original"]
+    rows = _read_variants(tmp_path, "val", ("original",)).rows["original"]
     found = {row_id.removeprefix("03_reptile/") for row_id in rows["row_id"] if row_id.startswith("03")}
     assert found == {"b", "c", "d", foreground(3, 1), "mine", "m_5", "fg_m", "a_bg_b", "fg__bg_b"}
 
@@ -78,7 +78,7 @@ def test_suffixes_names_and_ignored_files(tmp_path: Path) -> None:
 
 
 def test_variants_have_the_same_order(tmp_path: Path) -> None:
-    found = read_variants(write_variants(tmp_path), "val")
+    found = _read_variants(write_variants(tmp_path), "val")
     assert set(found.rows) == set(VARIANTS) and found.missing == {}
     for variant, rows in found.rows.items():
         assert rows["row_id"][:] == found.rows["original"]["row_id"][:]
@@ -95,14 +95,14 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         DataError,
         match=f"1 of mixed_rand/val: {lost[0]}; 2 of only_fg/val: {lost[0]}, {lost[1]}",
     ):
-        read_variants(tmp_path, "val")
-    found = read_variants(tmp_path, "val", strict=False)
+        _read_variants(tmp_path, "val")
+    found = _read_variants(tmp_path, "val", strict=False)
     assert found.missing == {"mixed_rand": lost[:1], "only_fg": lost}
     for rows in found.rows.values():
         assert len(rows) == 16 and not set(lost) & set(rows["row_id"])
         assert rows["row_id"][:] == found.rows["original"]["row_id"][:]
     # Complete variants are read in full.
-    assert len(read_variants(tmp_path, "val", variants=("original", "mixed_next")).rows["original"]) == 18
+    assert len(_read_variants(tmp_path, "val", variants=("original", "mixed_next")).rows["original"]) == 18
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 def test_pairs_by_foreground_in_any_order() -> None:
     rows = Dataset.from_dict({"row_id": ["a", "b", "c"], "image": ["a1", "b1", "c1"], "labels": [0, 1, 2]})
     partners = Dataset.from_dict({"row_id": ["c", "d", "a"], "image": ["c2", "d2", "a2"], "labels": [2, 3, 0]})
-    assert pair_variants(rows, partners)[:] == {
+    assert _pair_variants(rows, partners)[:] == {
         "row_id": ["a", "b", "c"],
         "image": ["a1", "b1", "c1"],
         "labels": [0, 1, 2],
@@ -121,7 +121,7 @@ def test_pairs_by_foreground_in_any_order() -> None:
 
 
 def test_pairs_keep_the_names_of_the_classes(tmp_path: Path) -> None:
-    found = read_variants(write_variants(tmp_path), "val").rows
-    pairs = pair_variants(found["original"], found["mixed_same"])
+    found = _read_variants(write_variants(tmp_path), "val").rows
+    pairs = _pair_variants(found["original"], found["mixed_same"])
     assert pairs.features["augmented_labels"] == pairs.features["labels"] == found["no_fg"].features["labels"]
     assert pairs["augmented_image"][:] == found["mixed_same"]["image"][:]

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dair_hf.data.collator import PairCollator
 from dair_hf.losses.per_sample import soft_score
-from dair_hf.vqa.inputs.collator import VQACollator, encode_questions, soft_targets
+from dair_hf.vqa.inputs.processors import VQACollator, _soft_targets, encode_questions
 from dair_hf.word_tokenizer import build_word_tokenizer
 
 
@@ -82,8 +82,8 @@ def test_labels_fit_the_sample_loss() -> None:
 
 
 def test_views_without_annotations_have_no_soft_targets() -> None:
-    assert soft_targets([{"input_ids": [1]}], 4) == {}
-    assert soft_targets([{"answer_ids": [], "answer_scores": []}] * 2, 3)["labels"].tolist() == [[0.0] * 3] * 2
+    assert _soft_targets([{"input_ids": [1]}], 4) == {}
+    assert _soft_targets([{"answer_ids": [], "answer_scores": []}] * 2, 3)["labels"].tolist() == [[0.0] * 3] * 2
     assert set(VQACollator.columns) == set(row([5], 1, [0], [1.0]))
 
 

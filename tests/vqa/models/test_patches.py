@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dair_hf.vqa.models.patches import one_row_per_image, take_padded_patches
+from dair_hf.vqa.models.pretrained import one_row_per_image, take_padded_patches
 from tests.fixtures import vision_language
 
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dair_hf.vqa.scenes.scene import Scene, SceneLayout, SceneObject, background, render_scenes
-from dair_hf.vqa.scenes.sprites import COLORS, SHAPES, Sprites, object_sprites, shape_sprites
+from dair_hf.vqa.scenes.scene import (
+    COLORS,
+    SHAPES,
+    Scene,
+    SceneLayout,
+    SceneObject,
+    Sprites,
+    _object_sprites,
+    _shape_sprites,
+    background,
+    render_scenes,
+)
 from tests.fixtures.counting_scenes import cells_of, shapes_in
 
 LAYOUT = SceneLayout(size=64, grid=4, seed=3)
-SPRITES = shape_sprites(LAYOUT.object_size)
+SPRITES = _shape_sprites(LAYOUT.object_size)
 
 
 def noise_sprites() -> Sprites:
     """Return opaque squares, so that every pixel of an object is visible."""
     images = np.random.default_rng(0).integers(0, 256, (10, 14, 14, 3), dtype=np.uint8)
-    return object_sprites(images, np.arange(10), 14)
+    return _object_sprites(images, np.arange(10), 14)
 
 
 def random_scene(number: int, sprites: Sprites, layout: SceneLayout = LAYOUT) -> Scene:
@@ -43,7 +53,7 @@ def random_scene(number: int, sprites: Sprites, layout: SceneLayout = LAYOUT) ->
 
 @pytest.mark.parametrize("layout", [LAYOUT, SceneLayout(96, 4, 0), SceneLayout(120, 5, 1)])
 def test_objects_of_a_scene_are_visible(layout: SceneLayout) -> None:
-    sprites = shape_sprites(layout.object_size)
+    sprites = _shape_sprites(layout.object_size)
     for number in range(12):
         scene = random_scene(number, sprites, layout)
         image = render_scenes([scene], sprites, layout)

@@ -9,16 +9,16 @@ import pytest
 from numpy.typing import NDArray
 
 from dair_hf.vqa.scenes import sprites as sprites_module
-from dair_hf.vqa.scenes.sprites import (
+from dair_hf.vqa.scenes.scene import (
     DIGITS,
     OBJECTS,
     SHAPES,
     Sprites,
-    digit_sprites,
+    _digit_sprites,
+    _object_sprites,
+    _plural,
+    _shape_sprites,
     load_sprites,
-    object_sprites,
-    plural,
-    shape_sprites,
 )
 from tests.fixtures.counting_scenes import object_color, shape_mask, write_digits, write_objects
 
@@ -37,7 +37,7 @@ def box_averages(images: NDArray[np.uint8], side: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("size", [8, 14, 22, 61])
 def test_shapes_equal_those_of_pillow(size: int) -> None:
-    sprites = shape_sprites(size)
+    sprites = _shape_sprites(size)
     assert sprites.kinds == SHAPES
     for name, images in zip(SHAPES, sprites.images, strict=True):
         assert (images.shape, images.dtype) == ((1, size, size, 4), np.float32)
@@ -49,7 +49,7 @@ def test_shapes_equal_those_of_pillow(size: int) -> None:
 
 
 def test_the_smallest_shapes_differ_by_a_tenth() -> None:
-    opacities = [images[0, ..., 3] for images in shape_sprites(8).images]
+    opacities = [images[0, ..., 3] for images in _shape_sprites(8).images]
     for place, one in enumerate(opacities):
         assert all(abs(one - other).sum() >= 7 for other in opacities[:place])
 
@@ -73,10 +73,10 @@ def test_objects_without_colors_keep_their_own() -> None:
 
 
 def test_plurals() -> None:
-    several = {name: plural(name) for name in SHAPES + DIGITS + OBJECTS}
+    several = {name: _plural(name) for name in SHAPES + DIGITS + OBJECTS}
     odd = {one: many for one, many in several.items() if many != one + "s"}
     assert odd == {"cross": "crosses", "six": "sixes", "deer": "deer"}
-    assert shape_sprites(8).plurals == tuple(several[name] for name in SHAPES)
+    assert _shape_sprites(8).plurals == tuple(several[name] for name in SHAPES)
 
 
 # --- digits and objects -----------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_plurals() -> None:
 
 def test_ink_of_digits_is_opaque() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
-    sprites = digit_sprites(images, np.concatenate([TEN, TEN[::-1]]), 14)
+    sprites = _digit_sprites(images, np.concatenate([TEN, TEN[::-1]]), 14)
     assert (sprites.kinds, sprites.plurals[6], len(sprites.colors)) == (DIGITS, "sixes", 5)
     ink = box_averages(images, 2)
     for digit, found in enumerate(sprites.images):
@@ -95,7 +95,7 @@ def test_ink_of_digits_is_opaque() -> None:
 
 def test_objects_are_opaque_squares_in_their_own_colors() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
-    sprites = object_sprites(images, np.repeat(TEN, 2), 16)
+    sprites = _object_sprites(images, np.repeat(TEN, 2), 16)
     assert (sprites.kinds, sprites.colors) == (OBJECTS, ())
     averages = box_averages(images, 2)
     for label, found in enumerate(sprites.images):
@@ -110,7 +110,7 @@ def test_objects_are_opaque_squares_in_their_own_colors() -> None:
 def test_shapes_need_no_data() -> None:
     for split in ("train", "test"):
         loaded = load_sprites("shapes", None, split, 14)
-        assert all((a == b).all() for a, b in zip(loaded.images, shape_sprites(14).images, strict=True))
+        assert all((a == b).all() for a, b in zip(loaded.images, _shape_sprites(14).images, strict=True))
 
 
 def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:

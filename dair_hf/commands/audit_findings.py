@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from dair_hf.commands.pair_audit.rows import ID, TOOLS, PairRows, hashable, words_in
+from dair_hf.commands.audit_rows import ID, TOOLS, PairRows, hashable, words_in
 from dair_hf.data.view_columns import is_augmented, parse_column, variant_name, view_prefix
 
 NAMED_ROWS = 5  # in a finding
@@ -19,7 +19,7 @@ REPLACEMENT = "\ufffd"  # stands for bytes that were lost when a text was decode
 
 
 @dataclass(frozen=True)
-class PairFinding:
+class _PairFinding:
     """Something that is wrong in some rows: the check, how often in how many units, and the first rows."""
 
     name: str
@@ -108,7 +108,7 @@ CHECKS = {
 }
 
 
-def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | None = None) -> list[PairFinding]:
+def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | None = None) -> list[_PairFinding]:
     """Return all findings on paired rows, in the order of `CHECKS`."""
     checks = [_columns(data), _rows(data), _views(data), _partners(data), _unseen_labels(data)]
     found = defaultdict(list) if refusal is None else defaultdict(list, refused=[refusal])
@@ -124,7 +124,7 @@ def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | Non
         "partners": sum(view > 0 for view in views),
     }
     return [
-        PairFinding(name, len(places), totals[unit], unit, [*dict.fromkeys(places)][:NAMED_ROWS], problem, remedy)
+        _PairFinding(name, len(places), totals[unit], unit, [*dict.fromkeys(places)][:NAMED_ROWS], problem, remedy)
         for name, (unit, problem, remedy) in CHECKS.items()
         if (places := found.get(name))
     ]
