@@ -31,7 +31,7 @@ from dair_hf.data.view_columns import (
 )
 from dair_hf.errors import DataError
 from dair_hf.io.files import atomic_path
-from dair_hf.io.pair_files import CLUSTER_KEY, PREDICTION_KEYS
+from dair_hf.io.records import CLUSTER_KEY, PREDICTION_KEYS
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns

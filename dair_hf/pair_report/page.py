@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import tempfile
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -18,10 +19,8 @@ from dair_hf.errors import explained
 from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.io.files import (
     FilePath,
-    holds_json,
-    read_bytes,
+    read_json,
     require_output_file,
-    require_writable_folder,
     write_json,
     write_text,
 )
@@ -130,8 +129,14 @@ def _render_page(report: PairReport) -> str:
 
 def require_report_folder(folder: FilePath) -> None:
     """Refuse a folder that cannot be written, or holds other files of these names, before the model is run."""
-    path = require_writable_folder(folder, "folder")
-    for name, is_own in ((JSON_FILE, holds_json(is_report)), (PAGE_FILE, lambda file: MARK in read_bytes(file))):
+    path = Path(folder)
+    with explained(f"folder={str(folder)!r}: cannot write there", OSError):
+        existing = path.resolve()
+        while not existing.exists():
+            existing = existing.parent
+        tempfile.TemporaryFile(dir=existing).close()
+    marks = {JSON_FILE: lambda file: is_report(read_json(file)), PAGE_FILE: lambda file: MARK in file.read_bytes()}
+    for name, is_own in marks.items():
         require_output_file(path / name, overwrite=True, is_own=is_own, remedy="name another folder")
 
 

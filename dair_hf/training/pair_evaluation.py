@@ -26,8 +26,8 @@ from dair_hf.evaluation.answers import absolute_errors, same_classes, same_numbe
 from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator, as_evaluator
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.views import PairViews, TensorViews, views_of
-from dair_hf.io.pair_files import require_predictions_file
 from dair_hf.io.processes import on_first_rank
+from dair_hf.io.records import require_predictions_file
 from dair_hf.losses.objective import Counts
 from dair_hf.losses.per_sample import full_precision
 from dair_hf.pair_report.build import Groups, ReportOptions, build_report

@@ -55,7 +55,6 @@ from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.target_tokens import check_targets
 from dair_hf.io.checkpoints import load_weights, require_adapters, resumable_checkpoint
-from dair_hf.io.files import explain_write_errors
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts
@@ -198,7 +197,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             require_rows(data, "eval_dataset")
         refuse_unsupported_launch(args, kwargs, train_dataset, augmenter)
         if args.should_save:
-            with explain_write_errors(args.output_dir):
+            with explained(f"{args.output_dir}: cannot write there", OSError):
                 os.makedirs(args.output_dir, exist_ok=True)
         # Such as an unknown tracker, or `eval_strategy` without rows to evaluate.
         with explained("the trainer cannot be set up", ValueError, ImportError, RuntimeError):

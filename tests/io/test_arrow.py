@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from dair_hf.io.arrow import paused_gc
+from dair_hf.io.records import paused_gc
 
 
 def test_the_garbage_collector_is_restored_after_a_pause() -> None:

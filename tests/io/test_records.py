@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.io.pair_files import PREDICTION_KEYS, read_predictions
-from dair_hf.io.records import COMMA, TAB, TableRow, load_records, read_table
+from dair_hf.io.records import COMMA, PREDICTION_KEYS, TAB, _TableRow, load_records, read_predictions, read_table
 
 
-def read(content: bytes, columns: tuple[str, ...] = ("a", "b")) -> list[TableRow]:
+def read(content: bytes, columns: tuple[str, ...] = ("a", "b")) -> list[_TableRow]:
     return read_table(content, "table.tsv", TAB, columns)
 
 
@@ -86,7 +85,7 @@ def test_missing_columns_are_named() -> None:
 
 def test_long_cells_nameless_columns_and_empty_lines() -> None:
     rows = read_table(b",a\n\n0," + b"x" * 200_000 + b"\n\n", "t.csv", COMMA)
-    assert rows == [TableRow("t.csv: line 3", {"Unnamed: 0": "0", "a": "x" * 200_000})]
+    assert rows == [_TableRow("t.csv: line 3", {"Unnamed: 0": "0", "a": "x" * 200_000})]
 
 
 @pytest.mark.parametrize("change", [{"correct": 0.3}, {"correct": "false"}, {"variant": ...}])

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dair_hf.errors import DataError
-from dair_hf.io.folders import mark_folder
+from dair_hf.io.files import mark_folder
 from reproduction import experiments as module
 from reproduction.experiments import (
     Experiment,

@@ -15,7 +15,7 @@ from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
-from dair_hf.io.file_values import content_hashes
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.training.trainer import DAIRTrainer
 from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
 from dair_hf.vision.backgrounds.variants import evaluate_variants
@@ -70,7 +70,8 @@ def test_validation_rows_are_held_out(folders: dict[str, Any], tmp_path: Path) -
 
 def test_fingerprints_follow_the_images_and_not_their_place(folders: dict[str, Any], tmp_path: Path) -> None:
     def fingerprints(**changed: str) -> dict[str, str]:
-        return dict(load_imagenet9(ImageNet9Config(**{**folders, **changed})).fingerprints(content_hashes(tmp_path)))
+        data = load_imagenet9(ImageNet9Config(**{**folders, **changed}))
+        return dict(data.fingerprints(FileValueCache.of_contents(tmp_path)))
 
     first = fingerprints()
     assert set(first) == {"train", *VARIANTS}
