@@ -52,13 +52,12 @@ def target_affixes(model: Any, tokenizer: PreTrainedTokenizerBase) -> TargetAffi
         raise DataError(f"{type(tokenizer).__name__}: expected an eos_token, or an eos_token_id of the model, got none")
     if not ends.intersection(end):
         end = (min(ends) if own is None else own,)
-    affixes = TargetAffixes(start, end)
-    if _start_conflict(model, config, [*start, *end]) is None:
-        return affixes
-    affixes = TargetAffixes(start, (*end, _decoder_start(config)))
-    if conflict := _start_conflict(model, config, [*affixes.start, *affixes.end]):
-        raise DataError(conflict.reason)
-    return affixes
+    first = _decoder_start(config)
+    for last in ((), () if first is None else (first,)):
+        conflict = _start_conflict(model, config, [*start, *end, *last])
+        if conflict is None:
+            return TargetAffixes(start, (*end, *last))
+    raise DataError(conflict.reason)
 
 
 def added_tokens(
