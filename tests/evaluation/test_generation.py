@@ -51,12 +51,9 @@ def test_prompts_are_padded_on_the_left() -> None:
     assert _pad_left(masked, 9)["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1]]  # masked tokens stay masked
 
 
-def test_generated_ids_stop_at_the_first_end() -> None:
+def test_answers_end_before_the_first_end_token_and_not_at_padding_within() -> None:
     tokens = torch.tensor([[3, 5, 6, 1, 7], [3, 5, 2, 8, 1], [3, 5, 6, 7, 8]])
     assert _strip_generated(tokens, 1, [1, 2], 0) == [[5, 6], [5], [5, 6, 7, 8]]
-
-
-def test_a_padding_token_within_an_answer_does_not_end_it() -> None:
     tokens = torch.tensor([[3, 0, 5, 0, 6], [3, 5, 0, 6, 1], [3, 5, 6, 0, 0], [3, 0, 0, 0, 0]])
     assert _strip_generated(tokens, 1, [1], 0) == [[0, 5, 0, 6], [5, 0, 6], [5, 6], []]
 

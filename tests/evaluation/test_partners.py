@@ -230,18 +230,3 @@ def test_each_view_is_predicted_once_and_written_with_its_variant(tmp_path: Path
         sum(a for a, _ in pairs),
     )
     assert (found["rows"], found["pairs"], found["partners"]) == (7, 6, 8)
-
-
-def test_classifiers_are_evaluated_on_all_partners(tmp_path: Path) -> None:
-    x, _, labels = points.points(12)
-    views = [{"x": x + shift, "labels": labels} for shift in (0.0, 0.4, -0.4)]
-    pairs = TensorPairs(views[0], views[1:])
-    made = points.trainer(tmp_path, pairs)
-    found = made.evaluate_pairs(pairs, points.correct, intervals=False)
-    linear = made.model.linear
-    with torch.no_grad():
-        right = torch.stack([(linear(view["x"])[:, 0] > 0) == (labels > 0.5) for view in views], dim=1).numpy()
-    both = (right[:, :1] & right[:, 1:]).sum()
-    assert found["cm"] == both / (2 * right[:, 0].sum())
-    assert found["all_correct"] == right.all(1).mean()
-    assert found["cm_partner_2"] == (right[:, 0] & right[:, 2]).sum() / right[:, 0].sum()

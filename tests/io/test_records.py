@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -9,7 +10,16 @@ import pandas as pd
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.io.records import COMMA, PREDICTION_KEYS, TAB, _TableRow, load_records, read_predictions, read_table
+from dair_hf.io.records import (
+    COMMA,
+    PREDICTION_KEYS,
+    TAB,
+    _TableRow,
+    load_records,
+    paused_gc,
+    read_predictions,
+    read_table,
+)
 
 
 def read(content: bytes, columns: tuple[str, ...] = ("a", "b")) -> list[_TableRow]:
@@ -97,3 +107,18 @@ def test_only_predictions_are_read_as_such(tmp_path: Path, change: dict[str, obj
     (tmp_path / "p.jsonl").write_text(json.dumps(changed))
     with pytest.raises(DataError, match="row 1"):
         list(read_predictions(tmp_path / "p.jsonl"))
+
+
+def test_the_garbage_collector_is_restored_after_a_pause() -> None:
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), paused_gc(), paused_gc():
+        assert not gc.isenabled()
+        _ = 1 / 0
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_gc():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
