@@ -253,53 +253,43 @@ def _scatter_of_losses(report: PairReport) -> _Chart:
     """Draw l against l~ on axes of roots, with the line of agreement and the shown pairs in color."""
     import plotly.express as px
 
-    pairs, count = report.pairs, len(report.pairs["row_id"])
+    frame = pd.DataFrame(report.pairs)
+    count = len(frame)
     shown = min(len(report.worst), count)
-    numbers = [*_sample_of(shown, count, MAX_POINTS - shown), *range(shown)]
-    frame = pd.DataFrame(pairs).iloc[numbers]
-    losses = frame[["loss_original", "loss_augmented"]].clip(lower=0)
-    roots = (
-        losses.pow(0.5)
-        .set_axis(["x", "y"], axis=1)
-        .assign(
-            kind=[SHOWN if number < shown else OTHERS for number in numbers],
+    others = frame.iloc[shown:]
+    others = others.sample(min(len(others), MAX_POINTS - shown), random_state=0).sort_index()
+    drawn = pd.concat([others, frame.iloc[:shown]])
+    points = pd.DataFrame(
+        {
+            "x": drawn["loss_original"].clip(lower=0) ** 0.5,
+            "y": drawn["loss_augmented"].clip(lower=0) ** 0.5,
+            "kind": [SHOWN if number < shown else OTHERS for number in drawn.index],
             # plotly reads the texts over a point as HTML
-            name=[f"{escape(_pair_name(pairs, number))}, rank {number + 1}" for number in numbers],
-            **{
-                "original, nats": frame["loss_original"],
-                "partner, nats": frame["loss_augmented"],
-                "score": frame["score"],
-            },
-        )
+            "name": [f"{escape(_pair_name(report.pairs, number))}, rank {number + 1}" for number in drawn.index],
+            "original, nats": drawn["loss_original"],
+            "partner, nats": drawn["loss_augmented"],
+            "score": drawn["score"],
+        }
     )
     values = ["original, nats", "partner, nats", "score"]
     hover = {"x": False, "y": False, "kind": False, **dict.fromkeys(values, ":.4g")}
     figure = px.scatter(
-        roots, x="x", y="y", color="kind", hover_name="name", hover_data=hover, height=520, opacity=0.65, **STYLE
+        points, x="x", y="y", color="kind", hover_name="name", hover_data=hover, height=520, opacity=0.65, **STYLE
     )
     figure.update_traces(meta="pairs", selector={"name": SHOWN})  # the script of the page follows clicks on these
-    top = float(roots[["x", "y"]].max().max()) * 1.05 or 1.0
+    top = float(points[["x", "y"]].max().max()) * 1.05 or 1.0
     figure.add_shape(type="line", x0=0, y0=0, x1=top, y1=top, line={"width": 1})
     ticks = np.linspace(0, top, 8)
     axis = {"tickvals": ticks, "ticktext": [f"{tick**2:.2g}" for tick in ticks], "range": [-0.02 * top, top]}
     figure.update_xaxes(**axis, title="loss of the original, nats per row", constrain="domain")
     figure.update_yaxes(**axis, title="loss of the partner, nats per row", constrain="domain", scaleanchor="x")
-    drawn = len(numbers)
-    sampled = f" {drawn:,} of {count:,} pairs are drawn: the worst and a sample of the others." if drawn < count else ""
+    sampled = f" {len(drawn):,} of {count:,} pairs are drawn: the worst and a sample of the others."
     note = (
         "One point per pair, losses by the final model. On the line both views have the same loss. The axes are spaced "
         "by roots, so that the distance from the line is the root of R (over √2). Click a colored point to see its "
         "pair."
     )
-    return _Chart("scatter", "Losses of the two views", figure, note + sampled)
-
-
-def _sample_of(start: int, count: int, size: int) -> list[int]:
-    """Return at most `size` numbers from `start` to `count - 1`, at random but always the same."""
-    if count - start <= size:
-        return list(range(start, count))
-    chosen: list[int] = np.sort(np.random.default_rng(0).choice(np.arange(start, count), size, False)).tolist()
-    return chosen
+    return _Chart("scatter", "Losses of the two views", figure, note + (sampled if len(drawn) < count else ""))
 
 
 def _curve_chart(

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from dair_hf import DataError
-from dair_hf.pair_report.page import _charts_of, _render_page, _sample_of, write_report
+from dair_hf.pair_report import page
+from dair_hf.pair_report.page import _charts_of, _render_page, write_report
 from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
 from tests.fixtures.report_page import HOSTILE, Elements, small_report
 
@@ -131,9 +132,15 @@ def test_a_file_without_a_report_is_refused(tmp_path: Path) -> None:
         PairReport.read(tmp_path / "a.json")
 
 
-def test_sample_of_many_pairs_is_always_the_same() -> None:
-    first = _sample_of(10, 10_000, 50)
-    assert first == _sample_of(10, 10_000, 50) and len(set(first)) == 50 and min(first) >= 10
+def test_sample_of_many_pairs_is_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MAX_POINTS", 8)
+    report = small_report()
+    report.pairs = {name: values * 20 for name, values in report.pairs.items()}
+    shown = len(report.worst)
+    charts = [_charts_of(report)[0] for _ in range(2)]
+    assert charts[0].figure == charts[1].figure
+    assert sum(len(trace.x) for trace in charts[0].figure.data) == 8 > shown
+    assert "8 of" in charts[0].note
 
 
 @pytest.mark.slow
