@@ -108,6 +108,8 @@ class PairEvaluator:
 
     def _masks(self, subsets: Mapping[str, Any], rows: int) -> Masks:
         """Return the mask of each subset; refuse names that give two metrics one key, of which one would be lost."""
+        if not (self.scores or subsets):
+            return {}
         keys = self.metric_names()
         added = {
             f"scores: {name!r}": {f"{variant}_{name}{bound}" for variant in VIEWS for bound in ("", "_low", "_high")}
