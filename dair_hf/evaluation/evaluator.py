@@ -21,30 +21,17 @@ NO_MASKS: Masks = {}
 
 
 class PairEvaluation(NamedTuple):
-    """Result of evaluating the M views of paired data, and what it follows from.
+    """Result of evaluating the M views of paired data, and what it follows from."""
 
-    Attributes:
-        metrics: Metrics, as `PairEvaluator.__call__` returns them.
-        correct: Correctness of every view, `[M]` bool.
-        answers: Answer of every view; the predictions if the evaluator has no `answers`.
-        evaluator: Evaluator of the task.
-        views: Rows and variants of the views.
-        predictions: M predictions.
-        references: M references.
-        clusters: Independent units, one name per row; None: single rows.
-        same_answer: Whether the reference of each partner equals its original's, `[N, P]` bool; None if all do, as for
-            invariant data, or none does.
-    """
-
-    metrics: dict[str, Any]
-    correct: NDArray[np.bool_]
-    answers: Sequence[Any]
+    metrics: dict[str, Any]  # as `PairEvaluator.__call__` returns them
+    correct: NDArray[np.bool_]  # [M]
+    answers: Sequence[Any]  # the predictions if the evaluator has no `answers`
     evaluator: PairEvaluator
     views: PairIndex
     predictions: list[Any]
     references: list[Any]
-    clusters: Sequence[Any] | None
-    same_answer: NDArray[np.bool_] | None
+    clusters: Sequence[Any] | None  # one name per row; None: single rows
+    same_answer: NDArray[np.bool_] | None  # [N, P]: is the partner's reference its original's; None if all are, or none
 
 
 @dataclass(frozen=True)

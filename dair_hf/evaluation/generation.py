@@ -172,8 +172,7 @@ class AnswerGenerator:
     def _generate_in_stages(self, inputs: Mapping[str, Tensor], cache: Cache, limit: int) -> list[list[int]]:
         """Return answers of at most `limit` tokens to prompts whose keys and values, but the last, are in a cache.
 
-        Answers are written `STAGE` tokens at a time, and those that have ended leave the batch: attention to the prompt
-        is most of the cost of a token.
+        They are written `STAGE` tokens at a time, and those that have ended leave the batch.
         """
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         prompt_length, ends = ids.shape[1], end_tokens(self.config)

@@ -40,14 +40,8 @@ CHUNK = 1024  # rows of a computed view that are held at once to read one of its
 class PairIndex:
     """Numbering of views: N originals, then all first partners that exist, all second ones, ..., M views in all.
 
-    Args:
-        partners: Which partners exist, `[N, P]` bool; or `[N]`, whether each row has a partner.
-        row_ids: Names of the rows; None: their numbers.
-
-    Attributes:
-        partners: Which partners exist, `[N, P]` bool; P is the largest number of a partner, and at least 1.
-        rows: Row of each view, `[M]`.
-        variants: Variant of each view, `[M]`: 0 for an original, p for partner p.
+    `partners` says which partners exist, `[N, P]` bool (or `[N]`); `rows` and `variants` hold the row of each view and
+    its variant, `[M]`: 0 for an original, p for partner p.
 
     Example:
         >>> index = PairIndex(np.array([False, True]))

@@ -233,7 +233,7 @@ class Echo:
         return torch.cat([inputs["input_ids"], torch.tensor([[5, 6, 7]] * len(inputs["input_ids"]))], dim=1)
 
 
-@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["bart", "llama"])
 @pytest.mark.parametrize(
     "configured",
     [
@@ -249,13 +249,13 @@ class Echo:
 )
 def test_answers_of_a_batch_are_those_of_its_rows(kind: str, configured: dict[str, Any]) -> None:
     model = tiny.model(kind).eval()
-    rows = tiny.pairs(kind, 24, target_lengths=(1, 3), seed=4)
+    rows = tiny.pairs(kind, 12, target_lengths=(1, 3), seed=4)
     features = [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
     plain = generator_for(model, 12)(features)
     for name, value in configured.items():
         setattr(model.generation_config, name, value)
     generator = generator_for(model, 12)
-    assert generator.encodes_apart(features[:1]) == (kind in ("t5", "bart"))
+    assert generator.encodes_apart(features[:1]) == (kind == "bart")
     whole = generator(features)
     assert whole == [generator([feature])[0] for feature in features]
     if {"repetition_penalty", "no_repeat_ngram_size", "suppress_tokens"} & set(configured):

@@ -157,11 +157,11 @@ def test_tensors_and_pairs_drawn_anew(tmp_path: Path) -> None:
     ("data", "options", "message"),
     [
         (tiny.pairs("bart", 3, partner=lambda row: False), {}, "none of 3 rows has a partner"),
-        (None, {}, "random access|found a NoneType"),
+        (None, {}, "NoneType|random access"),
         (tiny.pairs("bart", 3), {"groups": "nope"}, "groups.*nope"),
         (tiny.pairs("bart", 3), {"texts": "nope"}, "texts.*nope"),
         (tiny.pairs("bart", 3), {"worst": 0}, "worst"),
-        (tiny.pairs("bart", 3), {"evaluator": "accuracy"}, "correct='accuracy' is no function"),
+        (tiny.pairs("bart", 3), {"evaluator": "accuracy"}, "correct.*'accuracy'"),
         (tiny.pairs("bart", 3), {"tittle": "x", "wort": 3}, "pair_report: tittle, wort: no option of the report"),
         (tiny.pairs("bart", 3), {"evaluator": equal, "tittle": "x"}, "tittle"),
     ],
