@@ -53,10 +53,11 @@ def target_affixes(model: Any, tokenizer: PreTrainedTokenizerBase) -> TargetAffi
     if not ends.intersection(end):
         end = (min(ends) if own is None else own,)
     first = _decoder_start(config)
-    for last in ((), () if first is None else (first,)):
-        conflict = _start_conflict(model, config, [*start, *end, *last])
+    for affixes in (TargetAffixes(start, end), TargetAffixes(start, end if first is None else (*end, first))):
+        conflict = _start_conflict(model, config, [*affixes.start, *affixes.end])
         if conflict is None:
-            return TargetAffixes(start, (*end, *last))
+            return affixes
+    assert conflict is not None
     raise DataError(conflict.reason)
 
 

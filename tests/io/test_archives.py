@@ -268,7 +268,7 @@ def test_download_without_server_and_to_an_unwritable_path(tmp_path: Path, serve
         download([RemoteFile("x", "http://127.0.0.1:1/x")], tmp_path, progress=False)
     (tmp_path / "file").write_text("")
     (tmp_path / "x").mkdir()
-    with pytest.raises(DataError, match="x: is a folder; name a file"):
+    with pytest.raises(IsADirectoryError, match="x"):
         download([RemoteFile("x", f"{server}/a")], tmp_path, progress=False)
     with pytest.raises(DataError, match="cannot write there"):
         download([RemoteFile("x", f"{server}/a")], tmp_path / "file", progress=False)

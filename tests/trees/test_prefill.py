@@ -108,7 +108,7 @@ def test_stop_strings_end_answers_of_trees(tmp_path: Path, caplog: pytest.LogCap
 def test_stop_strings_need_a_tokenizer(tmp_path: Path) -> None:
     model = build("gpt2")
     model.generation_config.update(stop_strings=["."], pad_token_id=tiny.PAD)
-    with pytest.raises(DataError, match=r"stop_strings=\['.'\] are found .*; pass processing_class=tok"):
+    with pytest.raises(ValueError, match="tokenizer"):  # refused by `generate`
         evaluated(tmp_path, long_dialogs(1), model, processing_class=None)
 
 
@@ -159,6 +159,7 @@ def test_memory_is_limited_in_tokens(instruction: int, tmp_path: Path, monkeypat
     model.generation_config.eos_token_id = None
     found, _ = evaluated(tmp_path, data, model, share_prefixes="dialogue_id", per_device_eval_batch_size=4)
     assert len(found) == 61
+    kept.pop(0)  # the tree with which the model is tried
     assert max(kept) <= 1.1 * 2 * 4 * 60  # cuts of a tree are estimated
     assert max(written) <= 2 * 4 * 60
     assert sum(kept) / len(kept) > 0.7 * 2 * 4 * 60  # which is used
@@ -308,9 +309,7 @@ def test_unusual_prompts_are_all_read_one_by_one(prompt: list[int] | None) -> No
         other = {"input_ids": [5, 6, 7], "attention_mask": [0, 1, 1], "labels": [-100, -100, 7]}
     else:
         other = {"input_ids": [*prompt, 7], "labels": [*[-100] * len(prompt), 7]}
-    with pytest.raises(
-        DataError, match="has 65 tokens, and the model 64 positions" if prompt else "is empty, or has gaps"
-    ):
+    with pytest.raises(DataError, match="is empty, too long, or has gaps"):
         generator.shared_prompts([*views, other])
 
 
@@ -336,7 +335,7 @@ def test_one_unusual_prompt_changes_nothing(
     batches.clear()
     evaluated(tmp_path / "trees", data, model, share_prefixes="dialogue_id", **settings)
     assert len(batches) == len(expected) > 2
-    assert caplog.text.count("prompts are read one by one: a prompt is empty, or has gaps in its attention mask") == 1
+    assert caplog.text.count("prompts are read one by one: a prompt is empty, too long, or has gaps") == 1
     assert all(torch.equal(found, wanted) for found, wanted in zip(batches, expected, strict=True))
 
 
@@ -397,7 +396,7 @@ def test_every_view_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read.append(len(prompt["input_ids"]))
         return token_ids(prompt)
 
-    token_ids = generation.token_ids
+    token_ids = prefill.token_ids
     monkeypatch.setattr(prefill, "token_ids", record)
     evaluated(tmp_path, long_dialogs(2), build("gpt2"), share_prefixes="dialogue_id")
     assert len(read) == 2 * 7 + 1
