@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import math
-import typing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+from transformers import HfArgumentParser
 
 from dair_hf import DAIRConfig, DataError
-from dair_hf.config.objective import ObjectiveConfig
-from dair_hf.losses.objective import METHODS, NORMALIZATIONS
-
-OWN = {field.name for field in dataclasses.fields(DAIRConfig)} - {
-    field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)
-}
 
 
 def made(folder: Path, **settings: Any) -> DAIRConfig:
@@ -33,18 +25,6 @@ def test_defaults_are_those_of_the_paper(tmp_path: Path) -> None:
     assert (found.method, found.regularizer, found.normalization, found.loss_epsilon) == ("dair", "sq", "pair", 1e-7)
     assert (found.forward_mode, found.pair_group_by_length, found.logging_nan_inf_filter) == ("joint", False, False)
     assert found.dair_lambda == 0.5
-
-
-def test_every_new_field_has_help() -> None:
-    fields = [field for field in dataclasses.fields(DAIRConfig) if field.name in OWN]
-    helps = {field.name: field.metadata.get("help", "") for field in fields}
-    assert {"method", "regularizer", "dair_lambda", "normalization", "loss_epsilon", "forward_mode"} <= set(helps)
-    assert min(len(text) for text in helps.values()) > 20
-
-
-def test_choices_are_those_of_the_objective() -> None:
-    hints = typing.get_type_hints(ObjectiveConfig)
-    assert (typing.get_args(hints["method"]), typing.get_args(hints["normalization"])) == (METHODS, NORMALIZATIONS)
 
 
 def test_the_command_line_sets_the_fields(tmp_path: Path) -> None:
@@ -90,34 +70,19 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ({"method": "kl"}, "method"),
         ({"method": "mart"}, "regularizer"),
         ({"method": "trades", "normalization": "token"}, "normalization"),
-        ({"regularizer": "sqrt"}, "regularizer"),
-        ({"normalization": "mean"}, "normalization"),
-        ({"pair_dropout": "same"}, "pair_dropout"),
-        ({"forward_mode": "both"}, "forward_mode"),
         ({"dair_lambda": -0.1}, "dair_lambda"),
         ({"dair_lambda": math.nan}, "dair_lambda"),
-        ({"dair_lambda": math.inf}, "dair_lambda"),
-        ({"dair_lambda": "half"}, "dair_lambda"),
-        ({"dair_lambda": True}, "dair_lambda"),
         ({"loss_epsilon": 0.0}, "loss_epsilon"),
-        ({"gradient_cache": 0}, "gradient_cache"),
-        ({"gradient_cache": 2.0}, "gradient_cache"),
-        ({"gradient_cache": True}, "gradient_cache"),
         ({"generation_batch_size": 0}, "generation_batch_size"),
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch"),
         ({"max_length": 1}, "max_length"),
         ({"lr_drop_epochs": 1}, "lr_drop_epochs"),
-        ({"lr_drop_epochs": "20"}, "lr_drop_epochs"),
-        ({"lr_drop_epochs": [True]}, "lr_drop_epochs"),
         ({"chunked_loss": "no"}, "chunked_loss"),
-        ({"predict_with_generate": "yes"}, "predict_with_generate"),
         # Fields of transformers.
         ({"bf16": "no"}, "bf16"),
         ({"seed": -1}, "seed"),
         ({"data_seed": 2**32}, "data_seed"),
         ({"max_steps": 0}, "max_steps"),
-        ({"max_steps": "10"}, "max_steps"),
-        ({"max_steps": -2}, "max_steps"),
         ({"num_train_epochs": -1.0}, "num_train_epochs"),
         ({"gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps"),
         ({"per_device_train_batch_size": "8"}, "per_device_train_batch_size"),
@@ -167,17 +132,6 @@ def test_bf16_without_a_gpu_trains_on_the_cpu(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert DAIRConfig(str(tmp_path), bf16=True).use_cpu and DAIRConfig(str(tmp_path), bf16_full_eval=True).use_cpu
     assert not DAIRConfig(str(tmp_path)).use_cpu
-
-
-def test_a_line_without_value_reports_to_nobody(tmp_path: Path) -> None:
-    assert DAIRConfig(str(tmp_path), report_to=None).report_to == []
-
-
-def test_a_switch_that_was_assigned_a_text_is_refused(tmp_path: Path) -> None:
-    found = made(tmp_path)
-    setattr(found, "chunked_loss", "no")  # noqa: B010
-    with pytest.raises(DataError, match="chunked_loss"):
-        found.validate()
 
 
 def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:

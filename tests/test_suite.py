@@ -55,5 +55,5 @@ def test_marked_tests_are_skipped_without_the_data(data: str | None, monkeypatch
     if data:
         conftest.pytest_runtest_setup(marked)  # type: ignore[arg-type]
     else:
-        with pytest.raises(pytest.skip.Exception, match="DAIR_DATA is not set: no public data sets at hand"):
+        with pytest.raises(pytest.skip.Exception, match="DAIR_DATA"):
             conftest.pytest_runtest_setup(marked)  # type: ignore[arg-type]

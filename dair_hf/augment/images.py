@@ -17,15 +17,7 @@ FRACTION_BITS = 16
 
 
 def recolor(images: Tensor, colors: Tensor) -> Tensor:
-    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`.
-
-    Args:
-        images: `[B, H, W]` or `[B, 1, H, W]`, floating.
-        colors: `[B, C]`, floating.
-
-    Returns:
-        `[B, C, H, W]`.
-    """
+    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`."""
     return (images[:, None] if images.ndim == 3 else images) * colors[:, :, None, None]
 
 
@@ -63,16 +55,7 @@ def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "near
 
 
 def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tensor:
-    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`.
-
-    Args:
-        images: `[B, C, H, W]`, floating.
-        mask: `[B, 1, H, W]`, bool or a weight in 0..1; True or 1 is foreground.
-        backgrounds: Of the shape and dtype of `images`.
-
-    Returns:
-        A tensor like `images`.
-    """
+    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`."""
     if mask.dtype == torch.bool:
         return torch.where(mask, images, backgrounds)
     return torch.lerp(backgrounds, images, mask.to(images.dtype))

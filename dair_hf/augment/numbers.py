@@ -28,7 +28,7 @@ from dair_hf.errors import DataError
 Formula = Callable[[list[Fraction]], Any]
 
 REASON = "_number_reason"  # column with the reason why a row has no partner, dropped after it was counted
-ATTEMPTS = 200  # draws of new numbers before a row is given up
+ATTEMPTS = 200  # to draw new numbers, before giving up on a row
 NO_NUMBERS = "the question has no number that may change"
 NO_DRAW = "no new numbers were found that are allowed and keep the kind of every result (whole, positive)"
 
@@ -60,20 +60,20 @@ class NumberAugmenter:
     r"""Changes the numbers of word problems, and the answer with them.
 
     New numbers have as many digits before and after the decimal point as the old ones, and the same spelling: `1,200`
-    may become `3,750`, `$40` `$85`, and `3.5` `7.2`. Numbers with equal values change together. A row keeps no partner,
-    with the reason in the report, unless its answer follows from its numbers in one way only.
+    may become `3,750`, `$40` `$85`, and `3.5` `7.2`. Numbers with equal values change together. A row gets a
+    partner only if its answer follows from its numbers in exactly one way; the report gives the reasons for the others.
 
     How the answer follows is given by
 
     - the answer itself, if it shows its steps in the annotations of GSM8K, `<<48/2=24>>`, and ends with `#### 72`: a
       number of a step is the result of an earlier step, a number of the question, or a constant (`answer=None`);
-    - a formula, an expression of `n1`, `n2`, ... (the numbers of the question in order, those that are kept included),
+    - a formula, an expression of `n1`, `n2`, ... (the numbers of the question in order, kept ones included),
       such as `"n1 * n2 - n3"`;
     - a function of the list of these numbers, as `fractions.Fraction`, that returns the result;
     - a column with such an expression for every row (`formula_column`).
 
     The old numbers must give the old answer. New results must be positive and whole where the old ones were, and need
-    no more decimals; draws for which they are not are drawn again. Numbers are also changed in the text of the answer.
+    no more decimals; other draws are repeated. Numbers are also changed in the text of the answer.
 
     A step may contain a constant that only the meaning of the question gives, such as the 4 sides of a square. If a
     number of the question has the same value, it is taken for that number, except for common words ("twice", "half",
@@ -84,10 +84,10 @@ class NumberAugmenter:
         formula_column: Column of expressions, in place of `answer`.
         question: Column of the question.
         target: Column of the answer.
-        keep: Regular expression. A number at which a match begins or through which it goes stays, such as
+        keep: Regular expression. Numbers that overlap a match stay unchanged, for example
             `r"\d+ wheels|\d+ minutes per hour"`.
         exclude: Values that are never drawn, such as numbers of the test.
-        exclude_results: Values that no result of the new numbers has; the numbers are drawn again.
+        exclude_results: Values that no new result may have; such numbers are drawn again.
         partners: Number of partners per row, >= 1.
         seed: Draws depend on it, the `row_id` and the number of the partner only.
 
@@ -174,7 +174,7 @@ class NumberAugmenter:
         Args:
             question: The question.
             answer: The answer.
-            row_id: Its name, from which the draws follow.
+            row_id: Its name, which determines the draws.
             number: Number of the partner.
             formula: Expression for this row.
             earlier: Questions of the partners with lower numbers, which are not drawn again.
@@ -212,7 +212,7 @@ class NumberAugmenter:
         )
 
     def _kept(self, question: str, numbers: Sequence[SpelledNumber]) -> set[int]:
-        """Return the numbers of a question that stay: those that `keep` matches, and parts of fractions."""
+        """Return the numbers of a question that stay: numbers that `keep` matches, and parts of fractions."""
         spans = [] if self.keep is None else [match.span() for match in self.keep.finditer(question)]
         return {
             at

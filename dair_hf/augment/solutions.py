@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
 
-# A number on its own: no part of a word, a decimal, a time, a date or an ordinal. "1/2" is two numbers, which stay.
+# A number on its own: not part of a word, a decimal, a time, a date or an ordinal. "1/2" is two numbers, which stay.
 _NUMBER = re.compile(
     r"(?<![\w.,:])(?<!\d[-/])(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?!\d|\w*\d|st\b|nd\b|rd\b|th\b|[:.,]\d|-\d+-\d)"
 )
@@ -68,12 +68,7 @@ class SpelledNumber(NamedTuple):
 
 
 def find_numbers(text: str) -> list[SpelledNumber]:
-    """Return the numbers of a text in their order, without those in words, ordinals, times, dates and versions.
-
-    Example:
-        >>> [str(number.value) for number in find_numbers("At 3:30 she pays $1,200.50 for 12 pens of the 2nd kind, B2")]
-        ['2401/2', '12']
-    """
+    """Return the numbers of a text in their order, without those in words, ordinals, times, dates and versions."""
     fractions = [match.span() for match in _FRACTION.finditer(text)]
     found = []
     for match in _NUMBER.finditer(text):
@@ -92,12 +87,7 @@ def values_of_words(text: str) -> set[Fraction]:
 
 
 def rewrite(text: str, changes: Sequence[tuple[SpelledNumber, Fraction]]) -> str:
-    """Return a text with other numbers, given in their order, each spelled as the old one.
-
-    Example:
-        >>> rewrite("$1,200 for 3", [(find_numbers("$1,200 for 3")[0], Fraction(3750))])
-        '$3,750 for 3'
-    """
+    """Return a text with other numbers, given in their order, each spelled as the old one."""
     parts, at = [], 0
     for spelled, value in changes:
         parts += [text[at : spelled.start], str(spelled.spell(value))]
@@ -184,9 +174,9 @@ def solution_by_steps(answer: str, free: Collection[Fraction], fixed: Collection
         try:
             stated = _number(right)
         except ValueError:
-            return "a step states something else than a number"
+            return "a step states something other than a number"
         if old != stated:
-            return "a step does not have the result that it states, or a rounded one"
+            return "a step does not have the result that it states, not even rounded"
         steps.append(Step(expression, tuple(values), old))
     used = {value for step in steps for value in step.values}
     solution = Solution(answer, tuple(steps), frozenset(used & set(free)))
@@ -220,7 +210,7 @@ def solution_by_formula(
     if result not in shown:
         return f"the formula gives {result} for the old numbers, which the answer does not contain"
     if len(shown) > 1 and (result in free or shown & free & set(fixed)):
-        return "a number of the answer may be one of the question, or something else of the same value"
+        return "a number of the answer may come from the question or mean something else with the same value"
     return Solution(answer, (), frozenset(free), calculate, tuple(numbers))
 
 

@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 for name, function, short_help in (
     ("evaluate", evaluate.evaluate_file, "Evaluate a model on pairs: accuracy, CM, flips; where views disagree."),
-    ("audit", audit.audit_file, "Say what is wrong with a file of pairs."),
+    ("audit", audit.audit_file, "Report what is wrong with a file of pairs."),
     ("train", train.train, "Run a recipe; --list shows all."),
 ):
     settings = train.CONTEXT if name == "train" else {}

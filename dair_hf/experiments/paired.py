@@ -50,8 +50,8 @@ class _Outcomes(NamedTuple):
     def sums(self) -> dict[str, np.ndarray]:
         """Sums over the views of each row, `[N]` each; a row with several partners counts as many pairs.
 
-        `rows` and `pairs` (numbers), `original` (originals that are right), `augmented` and `both` (partners that are
-        right, and those whose original is right, too). Over the pairs of the headline CM (those with different
+        `rows` and `pairs` (numbers), `original` (originals that are right), `augmented` (partners that are right) and
+        `both` (also with a right original). Over the pairs of the headline CM (pairs with different
         references, or all of them if no reference differs) `cm_both` and `cm_original`.
         """
         pairs = (~np.isnan(self.augmented)).sum(1).astype(float)
@@ -186,7 +186,7 @@ def write_paired(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _paired_table(paired: Mapping[str, Any]) -> str:
-    """Return the differences as Markdown; those whose interval excludes 0 are bold."""
+    """Return the differences as Markdown; bold if their interval excludes 0."""
     differences = paired["differences"]
     units = "" if paired["clusters"] == paired["rows"] else f" in {paired['clusters']:,} independent groups"
     lines = []
@@ -228,7 +228,7 @@ def _is_constant(found: Mapping[str, Any]) -> bool:
 
 
 def _without_lambda(record: Mapping[str, Any]) -> Any:
-    """Return what the rows of a table that differ in lambda alone have in common."""
+    """Return the key that the rows of a table share if they differ only in lambda."""
     training = record["config"]["training"] if lambda_of(record) is not None else {}
     return (training["method"], training.get("regularizer")) if training else record["method"]
 

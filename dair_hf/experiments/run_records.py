@@ -122,9 +122,9 @@ def _cpu_model(source: Path = Path("/proc/cpuinfo")) -> str:
 def git_revision() -> str | None:
     """Return the git revision of the library's checkout at the first call, or None outside a checkout.
 
-    It ends with "-dirty" if tracked files differ from it, other than the records in `results/` and plots, which change
-    while experiments run and influence none. A copy of the library inside a repository that does not track it, such as
-    a virtual environment, is outside.
+    It ends with "-dirty" if tracked files differ from it, except plots and the records in `results/`, which change
+    while experiments run but do not affect them. A copy of the library inside a repository that does not track it, as
+    in a virtual environment, counts as outside.
     """
     file = Path(__file__)
 
@@ -263,12 +263,7 @@ def changed_settings(
 
 
 def shared_settings(run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, str]:
-    """Map dotted names to the JSON of what runs of a comparison share: no paths, method, lambda and seed.
-
-    Example:
-        >>> shared_settings(Run("erm", 0, DAIRConfig("out")), {}, {"train": "1f0c"})["fingerprint of data.train"]
-        '"1f0c"'
-    """
+    """Map dotted names to the JSON of what runs of a comparison share: no paths, method, lambda and seed."""
     now = {**config, "training": run.args}
     flat = _flatten({**_plain_config(now), "fingerprint of data": dict(data)})
     hidden = _path_settings(now) | _RUN_SPECIFIC
@@ -276,7 +271,7 @@ def shared_settings(run: Run, config: Mapping[str, Any], data: Mapping[str, str]
 
 
 def _path_settings(settings: Mapping[str, Any]) -> set[str]:
-    """Return the dotted names of the settings that only say where something lies."""
+    """Return the dotted names of the settings that are only locations."""
     return {
         f"{key}.{name}"
         for key, value in settings.items()

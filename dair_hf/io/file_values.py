@@ -84,7 +84,7 @@ class FileValueCache:
         return [entries[path].value for path in paths]
 
     def fingerprint(self, rows: Dataset, path_columns: Sequence[str]) -> str:
-        """Return a fingerprint of rows that does not depend on the place of their files, but on the files' values.
+        """Return a fingerprint of rows that depends on the values of their files, not on their location.
 
         All processes of a run must call this method, since they split the hashing; a path may be None.
         """

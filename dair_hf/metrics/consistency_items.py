@@ -17,7 +17,7 @@ from dair_hf.metrics.state.matching import compare_turns
 
 @dataclasses.dataclass(frozen=True)
 class _PairCorrectness:
-    """Correctness of the views of a row: of the original, and by number of its partners."""
+    """Correctness of a row's views: of the original, and of its partners by number."""
 
     row_id: str | None
     cluster: Any
@@ -75,20 +75,7 @@ def _rows(items: Sequence[Item], right: Sequence[bool], answers: Sequence[Any] |
 
 
 def consistency_metrics(pairs: Sequence[_PairCorrectness], **settings: Any) -> dict[str, Any]:
-    """Compute CM, flips and the accuracy on both views, with intervals over clusters or dialogues.
-
-    Args:
-        pairs: Rows of `read_correctness` or `judge_pairs`.
-        **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.correctness_metrics`.
-
-    Returns:
-        The figures that the README of the metric `consistency` lists.
-
-    Example:
-        >>> rows = [{"original_correct": True, "augmented_correct": right} for right in (True, False, None)]
-        >>> consistency_metrics(read_correctness(rows), intervals=False)["cm"]
-        0.5
-    """
+    """Compute CM, flips and the accuracy on both views, with intervals over clusters or dialogues."""
     clusters = None if all(pair.cluster is None for pair in pairs) else [pair.cluster for pair in pairs]
     if settings.get("intervals", True):
         warn_of_one_unit(clusters, [pair.row_id or str(number) for number, pair in enumerate(pairs)])

@@ -70,7 +70,7 @@ def read_item(fields: Mapping[str, Any], value: Any, where: str) -> Item:
 
 
 def parse_item(text: str, where: str) -> Any:
-    """Parse JSON, and refuse repeated keys, of which Python would keep the last one."""
+    """Parse JSON, and refuse repeated keys; Python would keep the last one."""
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except ValueError as error:
@@ -144,7 +144,7 @@ def units(items: Sequence[Item]) -> list[Any] | None:
 
 
 def warn_of_one_unit(values: Sequence[Any] | None, row_ids: Sequence[str | None]) -> None:
-    """Warn that there is no interval if all of several rows belong to one unit."""
+    """Warn that intervals are undefined if all of several rows belong to one unit."""
     if values is not None and len(set(row_ids)) > 1 and len(set(map(str, values))) == 1:
         warnings.warn(
             f"no intervals: all {len(set(row_ids))} rows, such as {row_ids[0]!r}, are in the same cluster, "

@@ -74,7 +74,7 @@ class PairContents:
             elif name in LABEL_COLUMNS and np.ndim(value) == 0:
                 fields.append(_text("label", self._label(value), self._label(other)))
             elif has_texts or name in HIDDEN or name not in partner:
-                continue  # texts show what the model reads; other columns are what they were made of
+                continue  # texts show what the model reads; other columns are their sources
             elif isinstance(value, str) and isinstance(other, str):
                 fields.append(_text(name, value, other))
             else:
@@ -176,7 +176,7 @@ def _png_uris(original: Any, augmented: Any) -> tuple[str, str]:
     """Return both images of a pair as `data:image/png` addresses, on one scale of brightness.
 
     Integers are taken for 0 to 255, numbers in [0, 1] for shares of white. Others, such as pixels that were
-    standardized, are stretched from the lowest to the highest value of both images. Of two channels, the first is red
+    standardized, are stretched from the lowest to the highest value of both images. With two channels, the first is red
     and the second green.
     """
     arrays = [_pixels(value) for value in (original, augmented)]
@@ -239,7 +239,7 @@ def mark_differences(original: str, augmented: str, context: int = CONTEXT) -> t
     words = [[text[start:end] for start, end in of_text] for text, of_text in zip(texts, spans, strict=True)]
     changed: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     for ranges in _differences(*words):
-        # An insertion is a difference of both, at a place between two words of the other.
+        # An insertion marks both texts: the other one at a place between two words.
         changed[0].append(ranges[:2])
         changed[1].append(ranges[2:])
     left, right = (_segments(*parts, context) for parts in zip(texts, spans, changed, strict=True))
@@ -266,7 +266,7 @@ def _segments(text: str, words: list[tuple[int, int]], changed: list[tuple[int, 
     done, at = 0, 0  # words and characters that have a segment
 
     def add_same(until: int, end: int, before: int, after: int) -> None:
-        """Add the words up to `until`, which end at a character: of many only some `before` and `after` a gap."""
+        """Add the words up to `until`, which end at a character: if many, only some `before` and `after` a gap."""
         omitted = until - done - before - after
         if omitted < 2:
             segments.append(_Segment(text[at:end]))

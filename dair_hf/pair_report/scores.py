@@ -36,10 +36,10 @@ def disagreement(
 ) -> np.ndarray:
     """Return the score that ranks pairs, `(mean of sqrt(l) - sqrt(l~))^2`, over training and the final model.
 
-    Without training steps it is `R_sq` of the final model. The views of a hard pair differ now this way and now that
-    way: its score is small although R may be large each time. In a pair with a wrong label the same view is the harder
-    one in every step, until the model has memorized it. That statistics of training tell wrong labels better than the
-    losses of the trained model is known of single samples (Pleiss et al., "Identifying Mislabeled Data using the Area
+    Without training steps it is `R_sq` of the final model. In a hard pair sometimes one view is harder and sometimes
+    the other: its score is small although R may be large. In a pair with a wrong label the same view is harder
+    in every step, until the model has memorized it. For single samples it is known that statistics of training reveal
+    wrong labels better than the final losses do (Pleiss et al., "Identifying Mislabeled Data using the Area
     Under the Margin Ranking", NeurIPS 2020).
 
     Args:
@@ -129,7 +129,7 @@ def groupings_of(
 ) -> dict[str, Grouping]:
     """Return the groupings of pairs: given by the user, by class, by length of the target, by slot that changes.
 
-    All partners of a row are in its groups, but for the slots, which are those that its own partner changes.
+    All partners of a row share its groups, except for the slots, which depend on what each partner changes.
     """
     found: dict[str, Grouping] = {}
     given = groups if isinstance(groups, Mapping) else {name: views.values(name) for name in groups}

@@ -23,7 +23,7 @@ from dair_hf.evaluation.answers import matches
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.settings import Count, Range, Settings
 
-ATTEMPTS = 1000  # draws of a problem before it is given up
+ATTEMPTS = 1000  # to draw a problem, before giving up
 FORMULA = "formula"  # column with the calculation, for `NumberAugmenter(formula_column=...)`
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
 NAMES = ("Ann", "Ben", "Carla", "Dev", "Eva", "Femi", "Gus", "Hana")
@@ -40,26 +40,7 @@ TEMPLATES = (
 def generate_problems(
     count: int, numbers: Sequence[int], seed: int, name: str = "train", exclude: Collection[int] = ()
 ) -> datasets.Dataset:
-    """Generate word problems whose first number comes from a list; the second one is 1 to 9.
-
-    Args:
-        count: Number of problems, >= 1.
-        numbers: First numbers of the questions, of two digits.
-        seed: Seed of names, things and numbers.
-        name: Beginning of the `row_id`.
-        exclude: Values that no answer has; such a problem is drawn again.
-
-    Returns:
-        `count` rows of `row_id`, `prompt`, `completion` and `formula`.
-
-    Raises:
-        DataError: Only excluded answers are found.
-
-    Example:
-        >>> row = generate_problems(1, [20], seed=4)[0]
-        >>> row["prompt"], row["completion"], row["formula"]
-        ('Ben has 8 coins , Gus has 20 . How many has Ben ?', '8', 'n1')
-    """
+    """Generate word problems whose first number comes from a list; the second one is 1 to 9."""
     generator = random.Random(f"word problems/{name}/{seed}")
     values, rows = sorted(numbers), []
     for row in range(count):
@@ -114,7 +95,7 @@ ROLES = {PROMPT: "user", COMPLETION: "assistant"}
 
 
 class ChatData(NamedTuple):
-    """Paired rows and what is known of them."""
+    """Paired rows and notes about them."""
 
     name: str
     train: datasets.Dataset
@@ -142,8 +123,8 @@ class ChatConfig(Settings):
     number_partners: bool = field(
         default=False,
         metadata={
-            "help": "For files without partners: make them by other numbers, if the completions show their steps as "
-            "GSM8K does (<<48/2=24>> ... #### 72). GSM8K always gets them so."
+            "help": "For files without partners: make them by replacing numbers, if the completions show their steps "
+            "as in GSM8K (<<48/2=24>> ... #### 72). GSM8K always gets such partners."
         },
     )
     keep_numbers: str | None = field(
@@ -156,24 +137,24 @@ class ChatConfig(Settings):
     compare: Literal["text", "number"] = field(
         default="text",
         metadata={
-            "help": "What makes an answer right: text: the whole text, up to white space; number: its last number."
+            "help": "Part of an answer that must be right. text: all of it, up to white space; number: its last number."
         },
     )
     train_problems: Count = field(default=3000, metadata={"help": "Number of generated training problems."})
     test_problems: Count = field(default=200, metadata={"help": "Number of generated test problems."})
     known_numbers: Annotated[int, Range(low=2)] = field(
-        default=15, metadata={"help": "Numbers of two digits that the original training problems have."}
+        default=15, metadata={"help": "Count of two-digit numbers in the original training problems."}
     )
     unseen_numbers: Count = field(
         default=25,
         metadata={
-            "help": "Numbers of two digits that only test partners have: no question and no answer of the training "
-            "rows has them."
+            "help": "Count of two-digit numbers that only test partners have: no training question or answer contains "
+            "them."
         },
     )
 
     def check(self) -> None:
-        """Refuse settings that the source of the rows ignores, and numbers that leave none for training partners."""
+        """Refuse settings that the source ignores, and counts that leave no numbers for training partners."""
         if {bool(self.train_files), bool(self.test_files)} != {self.source == FILES}:
             raise DataError(
                 f"source={self.source}, train_files={self.train_files}, test_files={self.test_files}: expected files "
@@ -233,7 +214,7 @@ def _problems(config: ChatConfig, seed: int) -> ChatData:
     order = list(FIRST_NUMBERS)
     random.Random(f"known numbers/{seed}").shuffle(order)
     known, others = order[: config.known_numbers], order[config.known_numbers :]
-    # Training rows have no unseen number, in questions and results; partners of the test have no other.
+    # Training rows have no unseen numbers in questions or results; test partners have no others.
     unseen = set(others[: config.unseen_numbers])
     problems = {
         "train": generate_problems(config.train_problems, known, seed, "train", exclude=unseen),

@@ -92,7 +92,7 @@ class TextConfig(Settings):
         },
     )
     max_tokens: Annotated[int, Range(low=8)] = field(
-        default=400, metadata={"help": "Maximum tokens of a row; the end of its longer text is cut off."}
+        default=400, metadata={"help": "Maximum tokens of a row; longer rows lose the end of their longer text."}
     )
 
     @property

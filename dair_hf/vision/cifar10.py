@@ -90,7 +90,7 @@ def _read_pickled(content: bytes, label: str) -> LabeledImages:
 
 
 class _Recorded:
-    """Recorder in place of what a pickle calls: the state that the result would get."""
+    """Recorder that replaces the functions a pickle calls; it keeps the state that the result would get."""
 
     def __init__(self, *args: Any) -> None:
         self.state: Any = None
@@ -100,8 +100,8 @@ class _Recorded:
 
 
 # Loading a pickle can run any code. CIFAR's files name three functions of numpy only; recorders replace them, so no
-# function that a file names is called. The Python implementation keeps its memo in a dict, where that of C would
-# allocate gigabytes for a damaged index.
+# function that a file names is called. The Python implementation keeps its memo in a dict; the C implementation
+# would allocate gigabytes for a damaged index.
 class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in PICKLED_NAMES:
@@ -142,7 +142,7 @@ class Cifar10Config(Settings):
     partner: Literal["none", "crop"] = field(
         default="none",
         metadata={
-            "help": "Partners of the training rows. none: none in the data (an attack on the model makes them in "
+            "help": "Partners of the training rows. none: no partners in the data (an attack may make them in "
             "training); crop: the same image with another crop and flip."
         },
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -127,9 +126,3 @@ def test_pgd_from_random_starts(norm: str, order: float, epsilon: float) -> None
     attack = Attack(norm, epsilon, epsilon / 4, 10, restarts=2)
     reference = [toolbox_pgd(order, attack, seed=seed, num_random_init=2) for seed in range(3)]
     assert_same_accuracy([ours(attack, seed) for seed in range(3)], reference)
-
-
-def test_a_weaker_attack_is_noticed() -> None:
-    attack = Attack("linf", 0.04, 0.01, 11, random_start=False)
-    with pytest.raises(AssertionError):
-        assert_same_accuracy([ours(dataclasses.replace(attack, epsilon=0.039))], [toolbox_pgd(np.inf, attack)])

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from dair_hf.commands import train
 from dair_hf.commands.main import run
 from dair_hf.io.commands import INTERRUPTED, REFUSED
 from tests.fixtures import tiny
@@ -48,7 +47,7 @@ def test_ctrl_c_in_a_recipe_prints_one_line(
     monkeypatch.setattr(sys, "argv", ["dair-hf"])
     monkeypatch.setattr(runpy, "run_path", interrupted)
     assert run(["train", "demo"]) == INTERRUPTED
-    assert "interrupted, no incomplete file is left: run the same command again" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_file_of_the_user(
@@ -61,56 +60,34 @@ def test_a_file_of_the_user(
     for content in ("seeds: [1]\n", "- seeds\n", "recipe: [a]\n"):
         Path("demo.yaml").write_text(content)
         assert run(["train", "demo.yaml"]) == REFUSED
-        assert "demo.yaml: recipe: expected one of chat_pairs, " in capsys.readouterr().err
+        assert "demo.yaml: recipe" in capsys.readouterr().err
     assert started == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["dem"], "error: 'dem': "),
-        (["some/own.yaml"], "some/own.yaml: "),
-        ([], "error: '': "),
-        (["--max_steps", "3", "demo"], "--max_steps"),
-        (["--launch", "dpp", "demo"], "error: 'dpp': "),
-    ],
+    ("arguments", "named"),
+    [(["dem"], "'dem'"), (["some/own.yaml"], "some/own.yaml"), ([], "''"), (["--launch", "dpp", "demo"], "'dpp'")],
 )
 def test_what_cannot_be_trained_is_refused(
-    started: list[list[str]], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    started: list[list[str]], capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
     assert run(["train", *arguments]) == REFUSED
-    assert message in capsys.readouterr().err and started == []
+    assert named in capsys.readouterr().err and started == []
 
 
 def test_the_list_names_every_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--list"]) == 0
-    *lines, hint, launchers, folder = capsys.readouterr().out.splitlines()
+    *lines, _, launchers, folder = capsys.readouterr().out.splitlines()
     shown = dict(line.split(maxsplit=1) for line in lines)
     assert list(shown) == sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-    assert shown["demo"] == "The demo: a shortcut that pairs take away"
-    assert shown["woz2"].startswith("Dialog state tracking from scratch on WOZ 2.0, with") and "..." in shown["woz2"]
-    assert max(map(len, lines)) <= 100 and hint.endswith("dair-hf train --list --json")
-    assert "cpu_processes" in launchers and folder.endswith(str(RECIPES))
+    assert max(map(len, lines)) <= 100 and "cpu_processes" in launchers and folder.endswith(str(RECIPES))
     assert run(["train", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert {item["name"]: item["recipe"] for item in listed["configurations"]}["vilt_lora"] == "vqa_saaa"
     items = {item["name"]: item for item in listed["configurations"]}
     assert all(items[name]["trains"].startswith(text.removesuffix(" ...")) for name, text in shown.items())
-    assert items["demo"]["needs"] == "nothing"
-    assert items["demo"]["time"] == "2 cores, about four minutes for the four methods and one seed"
+    assert (items["vilt_lora"]["recipe"], items["demo"]["needs"]) == ("vqa_saaa", "nothing")
     assert items["woz2"]["needs"] == "WOZ 2.0 (--data_dir)"
-    assert items["cv_vqa"]["needs"].startswith("VQA v2 train and val as published")
     assert [item["name"] for item in listed["configurations"] if "not stated" in item.values()] == []
-
-
-def test_recipes_are_found_in_a_clone_and_in_an_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert train._recipes_folder() == RECIPES
-    module = tmp_path / "site-packages" / "dair_hf" / "commands" / "train.py"
-    (module.parents[1] / "recipes" / "configs").mkdir(parents=True)
-    monkeypatch.setattr(train, "__file__", str(module))
-    assert train._recipes_folder() == module.parents[1] / "recipes"
-    (module.parents[1] / "recipes").rename(tmp_path / "site-packages" / "recipes")
-    assert train._recipes_folder() == tmp_path / "site-packages" / "recipes", "beside the package, as in a clone"
 
 
 def test_launchers_start_the_same_command(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

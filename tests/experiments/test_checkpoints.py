@@ -179,16 +179,3 @@ def test_training_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> N
     train_resumable(resumed)
     assert resumed.state.global_step == 4
     assert tiny.distance(tiny.weights(resumed.model), tiny.weights(uninterrupted.model)) == 0
-
-
-def test_training_without_its_optimizer_equals_the_uninterrupted_run(tmp_path: Path) -> None:
-    data = tiny.pairs("t5", 8)
-    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
-    uninterrupted = tiny.trainer(tmp_path, "t5", data, **settings)
-    uninterrupted.train()
-    shutil.rmtree(tmp_path / "checkpoint-6")
-    (tmp_path / "checkpoint-4" / "optimizer.pt").unlink()
-    resumed = tiny.trainer(tmp_path, "t5", data, **settings)
-    train_resumable(resumed)
-    assert resumed.state.global_step == 6
-    assert tiny.distance(tiny.weights(resumed.model), tiny.weights(uninterrupted.model)) == 0

@@ -19,9 +19,7 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
-    claim_output_folder,
     compare,
-    lambda_note,
     runs_of,
     with_settings,
 )
@@ -205,10 +203,6 @@ def test_interrupted_run_with_the_same_settings_keeps_its_folder(tmp_path: Path)
     assert (tmp_path / "runs/erm_seed0/checkpoint").read_text() == "step 3"
 
 
-def test_default_arguments_can_be_copied() -> None:
-    assert with_settings(DAIRConfig("out", use_cpu=True)).method == "dair"
-
-
 def test_sweep_runs_every_lambda_of_methods_with_a_regularizer(tmp_path: Path) -> None:
     config = ComparisonConfig(["erm", "dair", "kl"], None, [0], [0.5, 10.0])
     runs = list(runs_of(config, DAIRConfig(str(tmp_path), use_cpu=True)))
@@ -270,14 +264,6 @@ def test_lambda_and_sweep_of_the_command_line_are_refused() -> None:
         parse_arguments([ComparisonConfig, DAIRConfig], options)
 
 
-@pytest.mark.parametrize("settings", [{"lambdas": {"kl": 1.0}}, {"lambda_sweep": [1.0, 2.0]}])
-def test_methods_can_be_narrowed_to_those_without_a_lambda(settings: dict, tmp_path: Path) -> None:
-    """The lambdas of a configuration file stay there when the command line gives other methods."""
-    config, args = ComparisonConfig(methods=["erm", "da"], **settings), tiny.config(tmp_path, dair_lambda=3.0)
-    assert [run.name for run in runs_of(config, args)] == ["erm_seed0", "da_seed0"]
-    assert lambda_note(config, args).startswith("lambda 3 (")
-
-
 @pytest.mark.parametrize("in_file", [True, False])
 @pytest.mark.parametrize(("name", "value"), [("method", "da"), ("regularizer", "kl"), ("seed", "7")])
 def test_settings_that_the_runs_would_ignore_are_refused(name: str, value: str, in_file: bool, tmp_path: Path) -> None:
@@ -323,48 +309,3 @@ def test_settings_of_a_single_run_are_refused(tmp_path: Path, given: dict[str, A
 def test_environment_baselines_train_on_both_views(tmp_path: Path) -> None:
     runs = runs_of(ComparisonConfig(["irm", "rex", "dro"]), DAIRConfig(str(tmp_path), use_cpu=True))
     assert [(run.method, run.args.method) for run in runs] == [("irm", "da"), ("rex", "da"), ("dro", "da")]
-
-
-def test_run_that_modifies_its_arguments_is_still_recognized(tmp_path: Path) -> None:
-    runs = list(runs_of(ComparisonConfig(["erm"]), DAIRConfig(str(tmp_path), use_cpu=True)))
-    executed = []
-
-    def execute(run: Run) -> Result:
-        run.args.dataloader_pin_memory = not run.args.dataloader_pin_memory
-        executed.append(run.name)
-        return Result({"accuracy": 0.5}, {"training": 1.0})
-
-    for _ in range(2):
-        compare(runs, execute, tmp_path, "title", [Column("accuracy", "accuracy")], {}, {})
-    assert executed == ["erm_seed0"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, "lambda 2 "),
-        ({"methods": ["erm", "kl", "dair"], "lambdas": {"kl": 0.5}}, "lambda 2, 0.5 for kl "),
-        ({"lambda_sweep": [10.0, 0.193, 1.0]}, "lambda 0.193 to 10, as shown in each row "),
-    ],
-)
-def test_lambda_note(tmp_path: Path, settings: dict[str, Any], expected: str) -> None:
-    args = DAIRConfig(str(tmp_path), use_cpu=True, dair_lambda=2.0)
-    assert lambda_note(ComparisonConfig(**settings), args) == expected + "(per pair: objective = sum of f / rows)"
-
-
-def test_missing_matplotlib_is_reported_before_the_output_folder_is_claimed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    args = DAIRConfig(str(tmp_path / "out"), report_to="none")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DataError, match="matplotlib"):
-        claim_output_folder(args)
-    assert not list(tmp_path.glob("out/*"))
-
-
-def test_missing_matplotlib_is_reported_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(tmp_path)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DataError, match="matplotlib"):
-        bench.compare(["da"])
-    assert bench.executed == []

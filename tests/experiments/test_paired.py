@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Dataset
 
 from dair_hf.errors import DataError
 from dair_hf.evaluation.paired import paired_difference
@@ -105,12 +104,6 @@ def test_only_methods_with_the_same_rows_and_seeds_are_compared(tmp_path: Path) 
     assert _paired_table(paired).endswith(f"js {js}.\nkl has no seed in common with da.\nerm {other}.\nirm {other}.")
 
 
-def test_the_baseline_is_da_erm_wherever_it_stands(tmp_path: Path) -> None:
-    right = np.array([True, False] * 5)
-    paired = paired_differences([run(tmp_path, method, 0, right, right) for method in ("erm", "dair", "da")])
-    assert paired is not None and paired["baseline"] == "da" and list(paired["differences"]) == ["erm", "dair"]
-
-
 def test_seeds_of_the_baseline_must_have_the_same_rows(tmp_path: Path) -> None:
     right, rows = np.array([True, False] * 5), np.ones(10)
     records = [run(tmp_path, "da", 0, right, rows), run(tmp_path, "da", 1, right[:8], rows[:8])]
@@ -149,15 +142,6 @@ def test_lambdas_of_one_method_are_no_methods(tmp_path: Path) -> None:
         paired = paired_differences([*search, other])
         assert paired is not None and paired["baseline"] == name
         assert list(paired["differences"]) == ["dair_lambda0.1", "dair_lambda1"]
-
-
-def test_too_few_rows_are_named(tmp_path: Path) -> None:
-    records = [run(tmp_path, method, 0, np.array([True]), np.array([1])) for method in ("da", "dair")]
-    paired = paired_differences(records)
-    assert paired is not None and paired["differences"] == {}
-    assert write_paired(tmp_path, records) == "dair has too few test rows."
-    clustered = [run(tmp_path, m, 0, np.ones(4), np.zeros(4), ["dialog"] * 4) for m in ("da", "dair")]
-    assert write_paired(tmp_path, clustered) == "dair has too few test rows."
 
 
 @pytest.mark.parametrize("wrong", ["da", "dair"])
@@ -237,14 +221,6 @@ def test_views_that_would_replace_another_are_refused(tmp_path: Path, edit: Any)
     path.write_text("\n".join(edit(path.read_text().splitlines())))
     with pytest.raises(DataError, match="p.jsonl.*'b'"):
         read_outcomes(path)
-
-
-def test_evaluation_writes_the_clusters(tmp_path: Path) -> None:
-    index = PairIndex(np.array([[True], [False]]), ["a", "b"])
-    index.write(tmp_path / "p.jsonl", [1, 2, 3], [1, 2, 3], [True] * 3, ["x", "y"])
-    lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    assert [(line["row_id"], line["cluster"]) for line in lines] == [("a", "x"), ("b", "y"), ("a", "x")]
-    assert Dataset.from_json(str(tmp_path / "p.jsonl"), cache_dir=str(tmp_path)).num_rows == 3
 
 
 def test_cm_of_few_pairs_has_no_difference(tmp_path: Path) -> None:

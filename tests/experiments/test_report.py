@@ -7,9 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from dair_hf.experiments.report import Column, _comparison_table, _plot_comparison, write_comparison
+from dair_hf.experiments.report import Column, _comparison_table, write_comparison
 
 COLUMNS = [Column("jga", "JGA"), Column("cm", "CM", ("num", "den"))]
 
@@ -44,16 +42,6 @@ def test_table_of_seeds_shows_mean_and_sample_deviation() -> None:
     assert lines[3] == "| da | 1 | 0.500 |"
 
 
-@pytest.mark.parametrize(("metrics", "headings"), [({"jga": 0.5}, "JGA"), ({"jga": 0.5, "cm": None}, "JGA | CM")])
-def test_optional_column_that_no_run_has_is_left_out(metrics: Any, headings: str, tmp_path: Path) -> None:
-    columns = [COLUMNS[0], COLUMNS[1]._replace(optional=True)]
-    records = [run("erm", jga=0.5), run("da", **metrics)]
-    write_comparison(tmp_path, "Title", records, columns)
-    assert f"| method | runs | {headings} |" in (tmp_path / "comparison.md").read_text()
-    write_comparison(tmp_path, "Title", records, COLUMNS)
-    assert "| method | runs | JGA | CM |" in (tmp_path / "comparison.md").read_text()
-
-
 def test_metric_that_is_undefined_in_some_runs_has_no_mean() -> None:
     """The mean over the other runs would be biased."""
     records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.9, num=36, den=40), run("erm", cm=None, num=0, den=0)]
@@ -84,48 +72,3 @@ def test_comparison_files(tmp_path: Path) -> None:
     stored = json.loads((folder / "comparison.json").read_text())
     assert stored == {"title": "The title", "notes": ["First note.", "Second."], "runs": records}
     assert sorted(path.name for path in folder.iterdir()) == ["comparison.json", "comparison.md", "comparison.png"]
-
-
-def test_plot_shows_the_values_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.axes import Axes
-    from matplotlib.image import imread
-
-    labels: list[list[str]] = []
-    texts: list[Any] = []
-    real = Axes.bar_label
-
-    def spy(self: Axes, bars: Any, given: Any, **options: Any) -> Any:
-        labels.append(list(given))
-        assert [round(bar.get_height(), 6) for bar in bars] == ([0.5, 0.0] if given[0] == "0.50" else [0.9, 1.0])
-        texts.extend(real(self, bars, given, **options))
-        return texts[-len(given) :]
-
-    monkeypatch.setattr(Axes, "bar_label", spy)
-    records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=0.8), run("dair", jga=0.9, cm=1.0)]
-    _plot_comparison(tmp_path / "plot.png", "Title", records, COLUMNS)
-    # A value that is undefined in any run is labeled "-", not 0.
-    assert labels == [["0.50", "-"], ["0.90", "1.00"]]
-    # Labels are above the highest dot of several runs, else above the bar.
-    assert [float(text.xy[1]) for text in texts] == [0.75, 0.8, 0.9, 1.0]
-    image = imread(tmp_path / "plot.png")
-    assert image.shape[0] > 200
-    assert image.shape[1] > 300
-    assert image.std() > 0.05
-
-
-def test_values_outside_zero_to_one_are_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    limits: list[tuple[float, float]] = []
-    real = FigureCanvasAgg.print_png
-
-    def spy(self: FigureCanvasAgg, path: Any) -> None:
-        limits.append(self.figure.axes[0].get_ylim())
-        real(self, path)
-
-    monkeypatch.setattr(FigureCanvasAgg, "print_png", spy)
-    for value in (0.5, 4.0, -0.5):
-        _plot_comparison(tmp_path / "plot.png", "Title", [run("erm", jga=value, cm=None)], COLUMNS)
-    assert [tuple(map(float, pair)) for pair in limits] == [
-        pytest.approx(pair) for pair in ((0, 1.12), (0, 4.48), (-0.56, 1.12))
-    ]

@@ -17,7 +17,6 @@ from dair_hf.experiments import run_records
 from dair_hf.experiments.comparison import ComparisonConfig, Run, with_settings
 from dair_hf.experiments.run_records import (
     SECRETS,
-    _cpu_model,
     _plain_config,
     changed_settings,
     fingerprint,
@@ -145,16 +144,6 @@ def test_record_of_arguments_has_no_secrets(tmp_path: Path) -> None:
     assert "hf_secret" not in json.dumps(result)
 
 
-def test_revision_and_packages_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_records, "PACKAGES", ("dair-hf-that-is-not-there",))
-    monkeypatch.setenv("PATH", "")
-    run_records.git_revision.cache_clear()
-    result = record()
-    run_records.git_revision.cache_clear()
-    assert result["git_revision"] is None
-    assert result["versions"]["dair-hf-that-is-not-there"] == "not installed"
-
-
 def test_revision_of_another_project_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as that of a project whose virtual environment holds the library."""
     git = ["git", "-c", "user.email=a@b", "-c", "user.name=a"]
@@ -209,16 +198,3 @@ def test_revision_is_dirty_only_if_files_changed_that_influence_runs(
         assert revision() == f"{clean}-dirty", path
         path.write_text("")
         assert revision() == clean, path
-
-
-def test_number_of_processes_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert record()["hardware"]["processes"] == 4
-
-
-def test_processor_is_named_once(tmp_path: Path) -> None:
-    """The file has one block for each core."""
-    block = "processor\t: {}\nmodel\t\t: 2\nmodel name\t: Some CPU: 2 GHz\n\n"
-    (tmp_path / "cpuinfo").write_text(block.format(0) + block.format(1))
-    assert _cpu_model(tmp_path / "cpuinfo") == "model name Some CPU: 2 GHz, model 2"
-    assert isinstance(_cpu_model(tmp_path / "none"), str) and record()["hardware"]["cpu_model"] == _cpu_model()

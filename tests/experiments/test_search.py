@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dair_hf import DAIRConfig
@@ -64,14 +63,6 @@ class Bench:
             metrics=metrics,
             **options,
         )
-
-
-@pytest.mark.parametrize(("low", "high", "points"), [(0.1, 10, 8), (1, 1e4, 5), (1e-3, 100, 20), (2, 3, 2)])
-def test_log_grid_is_that_of_numpy(low: float, high: float, points: int) -> None:
-    grid = _log_grid(low, high, points)
-    np.testing.assert_allclose(grid, np.logspace(np.log10(low), np.log10(high), points), rtol=6e-6)
-    assert (grid[0], grid[-1], len(grid)) == (low, high, points)
-    assert all(float(f"{value:g}") == value for value in grid)
 
 
 def test_grids_of_the_paper() -> None:
@@ -171,24 +162,6 @@ def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
     Bench(tmp_path).search(metrics=("acc",), lower_is_better=True)
     assert read_json(tmp_path / "search" / "dair" / "choice.json")["dair_lambda"] == 0.1
     assert not (tmp_path / "search" / "dair" / "front.png").exists()
-
-
-def test_methods_are_compared_if_there_is_no_grid_to_search(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    table = bench.search(None, ("erm", "dair"), (0, 1))
-    assert bench.ran == {"validation": [], "test": ["erm_seed0", "dair_seed0", "erm_seed1", "dair_seed1"]}
-    written = (tmp_path / "comparison.md").read_text()
-    assert "| method | runs | ACC |" in table and table in written and "A note." in written
-    assert read_json(tmp_path / "dair_seed1.json")["metrics"]["acc"] == 0.9
-    assert not (tmp_path / "search").exists()
-
-
-def test_every_method_with_a_lambda_is_searched(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.search(methods=("erm", "kl", "dair"))
-    assert bench.ran["validation"] == [name.replace("dair", "kl") for name in TRIALS] + TRIALS
-    assert bench.ran["test"] == ["erm_seed0", "kl_seed0", "dair_seed0"]
-    assert "lambda 1 for kl, 1 for dair (per pair" in (tmp_path / "final" / "comparison.md").read_text()
 
 
 @pytest.mark.parametrize(

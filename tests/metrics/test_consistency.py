@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dair_hf.errors import BeliefTextWarning, UndefinedMetricWarning
+from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.evaluation.views import PairIndex
 from dair_hf.metrics.consistency_items import (
@@ -103,68 +103,6 @@ def test_correctness_gives_the_same_results_as_states() -> None:
     assert (given["cm_numerator"], given["cm_denominator"], "cm_same_answer" in given) == (4, 7, False)
     for key in ("both_correct", "neg_to_neg", "cm_all_rows", "cm_all_rows_low", "original_accuracy_pairs_high"):
         assert given[key] == judged[key]
-
-
-def prediction_lines() -> list[dict[str, Any]]:
-    """Lines as `DAIRTrainer.evaluate_pairs` writes them: all originals, then the augmented views."""
-    gold = [{"slot": "hotel-area", "values": ["east", "the east"]}]
-    lines = [
-        ("A/0", "original", "hotel-area = the east", gold, True),
-        ("A/1", "original", "", gold, False),
-        ("B/0", "original", "hotel-area = east ;", gold, True),
-        ("A/0", "augmented", "hotel-area = west", gold, False),
-        ("A/1", "augmented", "hotel-area = east", gold, True),
-    ]
-    return [dict(zip(("row_id", "variant", "prediction", "reference", "correct"), line, strict=True)) for line in lines]
-
-
-def test_predictions_of_a_run() -> None:
-    lines = prediction_lines()
-    results = joint_goal_accuracy(lines, lines)
-    ends = ("numerator", "denominator")
-    counts = [results[f"{view}_joint_goal_accuracy_{end}"] for view in ("original", "augmented") for end in ends]
-    # Augmented: A/0 wrong, A/1 right, B/0 as its original.
-    assert counts == [2, 3, 2, 3]
-    # From the states or from their correctness, with the same result.
-    found = consistency(lines, lines)
-    assert found == pytest.approx(consistency_metrics(read_correctness(lines)), nan_ok=True)
-    assert (found["cm_numerator"], found["cm_denominator"], found["neg_to_pos"]) == (0, 1, 0.5)
-    # Under parlai_v22 the empty answer is skipped by the accuracy, but not by figures of pairs.
-    lines = [line | {"reference": [{"slot": "hotel-area", "values": ["east"]}]} for line in lines]
-    results = joint_goal_accuracy(lines, lines, preset="parlai_v22")
-    assert (results["original_joint_goal_accuracy"], results["original_turns_skipped"]) == (0.5, 1)
-    results = consistency(lines, lines, "parlai_v22")
-    assert (results["original_accuracy"], results["rows"]) == (pytest.approx(1 / 3), 3)
-
-
-def test_text_in_another_form_is_warned_of_and_empty_references_are_states() -> None:
-    texts = [
-        "hotel-area = a\\=b ; hotel-stars = 4",
-        "hotel-area=x, hotel-stars=4",
-        "hotel area x",
-        "",
-        "hotel-area = x",
-    ]
-    rows = [
-        {"row_id": f"r{number}", "variant": view, "prediction": text, "state": {"hotel-area": "a=b", "hotel-stars": 4}}
-        for view in ("original", "augmented")
-        for number, text in enumerate(texts)
-    ]
-    predictions = [{key: value for key, value in row.items() if key != "state"} for row in rows]
-    with pytest.warns(BeliefTextWarning, match=r"^4 of 10 predictions, such as predictions\[1\]"):
-        found = consistency(predictions, rows)
-    assert (found["original_accuracy"], found["both_correct"]) == (1 / 5, 1 / 5)
-    # An empty reference is an empty state; without ids, lines are compared in order.
-    lines = [{"prediction": "hotel-area = east", "reference": ""}]
-    lines += [{"prediction": "hotel-stars = 4 ; hotel-area = a", "reference": "hotel-area = a ; hotel-stars = 4"}]
-    assert joint_goal_accuracy(lines, lines)["joint_goal_accuracy"] == 0.5
-
-
-def test_rows_without_augmented_view_are_not_pairs() -> None:
-    with pytest.warns(UndefinedMetricWarning) as caught:
-        found = consistency_metrics(read_correctness(correctness("1- 0- 1-")))
-    assert len(caught) == 2  # of one cluster, and without pairs
-    assert (found["pairs"], found["cm_all_rows_numerator"], found["cm_all_rows_denominator"]) == (0, 2, 2)
 
 
 def test_comparison_of_two_models() -> None:

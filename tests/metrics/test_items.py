@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.consistency_items import compare_models, consistency_metrics, judge_pairs, read_correctness
-from dair_hf.metrics.items import pair_items, read_turns, read_turns_file
-from dair_hf.metrics.state.conventions import resolve_convention, resolve_pair_convention
+from dair_hf.metrics.items import pair_items, read_turns
+from dair_hf.metrics.state.conventions import resolve_pair_convention
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct
-from dair_hf.metrics.vqa.scores import vqa_accuracy, vqa_correct, vqa_scores
+from dair_hf.metrics.vqa.scores import vqa_accuracy, vqa_scores
 
 PREDICTIONS: list[dict[str, Any]] = [
     {"row_id": "A/0", "state": {"hotel-name": "acorn"}},
@@ -102,16 +101,6 @@ def test_edits_of_one_question_are_distinguished_by_image() -> None:
             vqa_accuracy(wrong, references)
 
 
-@pytest.mark.parametrize("encode", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")])
-def test_files_with_byte_order_mark_or_windows_line_ends(encode: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    path.write_bytes(encode(b"\n\n".join(json.dumps(row).encode() for row in REFERENCES) + b"\n"))
-    found = read_turns_file(str(path), "references")
-    assert [(turn.row_id, turn.where) for turn in found] == [
-        ("A/0", f"{path}:1"), ("A/1", f"{path}:3"), ("B/0", f"{path}:5")
-    ]  # fmt: skip
-
-
 def test_a_reference_without_cluster_gets_that_of_its_prediction() -> None:
     predictions = [item | {"cluster": number} for number, item in enumerate(PREDICTIONS)]
     pairs = pair_items(read_turns(predictions, "predictions"), read_turns(REFERENCES, "references"))
@@ -147,71 +136,50 @@ TEN = ["a"] * 10
     [
         # Pairs of predictions and references.
         (lambda: jga([], []), "both are empty"),
-        (lambda: vqa_accuracy([], []), "both are empty"),
         (lambda: jga([{}], [{}, {}]), "1 predictions for 2 references"),
         (lambda: jga(PREDICTIONS[:2], REFERENCES), r"B/0 \(original\) at references\[2\]"),
         (lambda: jga(PREDICTIONS, REFERENCES[:2]), r"B/0 \(original\) at predictions\[2\]"),
         (lambda: jga([*PREDICTIONS, PREDICTIONS[0]], REFERENCES), r"predictions\[3\].*A/0 .*predictions\[0\]"),
         (lambda: jga([*PREDICTIONS[:2], {}], REFERENCES), r"predictions\[2\]: expected an id"),
         (lambda: jga(PREDICTIONS, [{}] * 3), r"references\[0\]: expected an id"),
-        (lambda: vqa_accuracy([{"question_id": 1, "answer": "a"}], [TEN]), r"references\[0\]: expected an id"),
         (lambda: vqa_accuracy([{"question_id": 1, "answer": "a"}], [{"question_id": 2, "answers": TEN}]), "2 ids"),
         (lambda: jga([{"turn_id": 0, "state": {}}] * 2, REFERENCES[:2]), r"predictions\[1\]"),
         # Items of states.
         (lambda: jga(["hotel-area = east"]), r"predictions\[0\]: expected JSON"),
         (lambda: jga(['{"a-x": "1", "a-x": "2"}']), "a key is repeated: a-x"),
         (lambda: jga([{"row_id": "A/0", "text": "x"}]), "'state'"),
-        (lambda: jga([{"turn_id": 0, "hotel-area": "x"}]), "'state'"),
-        (lambda: jga([{"row_id": "A/0", "reference": "x"}]), "'state'"),
         (lambda: jga([{"row_id": "A/0", "state": None}]), r"predictions\[0\]: expected a state"),
-        (lambda: jga([3]), r"predictions\[0\]: expected a state"),
-        (lambda: jga([["hotel-area"]]), r"predictions\[0\]: expected a state"),
         (lambda: jga([[{"row_id": "A/0", "state": {}}]]), r"predictions\[0\]: expected a state"),
         (lambda: jga([{"hotel": {"semi": {"area": "east"}}}]), "hotel-semi"),
-        (lambda: jga([{"a-x": None}]), "a-x"),
-        (lambda: jga([{"a-x": [["y" * 999]]}]), "a-x"),
         (lambda: jga([{"a-x": float("nan")}]), "a-x"),
-        (lambda: jga([{"a-x": np.bool_(True)}]), "a-x"),
         (lambda: jga([[{"slot": "a-x", "values": "1"}] * 2]), "a-x"),
         (lambda: jga([{"a": {"x": "1"}, "a-x": "2"}]), "a-x"),
         (lambda: jga([{"text": "x", "augmented_text": "y"}]), "augmented_text"),
         (lambda: jga([{"row_id": "A", "variant": "swapped", "state": {}}]), "variant.*'swapped'"),
         (lambda: jga([{}], [{"reference": "hotel-area: x ; hotel-stars = 4"}]), r"references\[0\]: reference"),
-        (lambda: jga([{}], [{"row_id": "0", "reference": "10 ok", "correct": True}]), r"references\[0\]: reference"),
         # Conventions and slot names.
         (lambda: jga([{}], preset="traed"), "preset.*any_of.*'traed'"),
         (lambda: jga([{}], dontcare="drop"), "dontcare.*drop_both"),
-        (lambda: jga([{}], domains=[]), "domains"),
         (lambda: jga([GOLD], [GOLD], domains=["hotel", "plane"]), "domains.*'plane'"),
-        (lambda: joint_goal_correct([GOLD], [GOLD], domains="Hotel"), "domains.*'Hotel'"),
         (lambda: joint_goal_correct([GOLD], [GOLD], slots="hotel-aera"), "slots.*'hotel-aera'"),
         (lambda: jga([GOLD], [GOLD], slots=["hotel-area", "hotel-price range"]), "slots.*'hotel-price range'"),
         (lambda: jga([GOLD], [GOLD], schema_slots=["hotel-area"], slots="hotel-stars"), "slots.*'hotel-stars'"),
         (lambda: judge_pairs(views(state=GOLD), views(state=GOLD), consistency_slots="hotel-nmae"), "'hotel-nmae'"),
         (lambda: jga([GOLD], [GOLD], domains="police"), "nothing to compare"),
-        (lambda: jga([GOLD], [GOLD], domains="train", slots="hotel-area"), "nothing to compare"),
-        (lambda: jga([GOLD], [GOLD], preset="mwzeval", slots="train-arriveBy"), "nothing to compare"),
         (lambda: jga([{"Hotels_1-a": "4"}], [{"Hotels_1-a": "4"}], preset="parlai_v22"), "nothing to compare"),
         (lambda: resolve_pair_convention("any_of", empty_answer="skip"), "empty_answer"),
-        (lambda: resolve_pair_convention("best"), "preset"),
-        (lambda: resolve_convention(match="fuzzy"), "match"),
         # Correctness of pairs.
         (lambda: read_correctness(rows("A/0", original_correct=None)), "original_correct"),
-        (lambda: read_correctness(rows("A/0", original_correct=0.1)), "original_correct"),
         (lambda: read_correctness(rows("A/0", augmented_correct="no")), "augmented_correct"),
         (lambda: read_correctness(rows("A/0", "A/0")), "A/0"),
         (lambda: read_correctness(rows("A/0", None)), "row 1: expected an id"),
-        (lambda: read_correctness(views(correct="yes")), "correct"),
         (lambda: read_correctness(views()[1:]), "row_id.*A/0"),
-        (lambda: read_correctness([{"correct": True}]), "row_id"),
         (lambda: read_correctness(views() * 2), "A/0"),
-        (lambda: read_correctness(views(variant="augmented_1")), "variant"),
         (lambda: read_correctness(views(variant=2)), "variant"),
         (lambda: judge_pairs([{}], [{}]), "row_id"),
         (lambda: judge_pairs(views(state={})[1:], views(state={})[1:]), "row_id.*A/0"),
         (lambda: compare(rows("A/0", "A/1"), rows("A/0")), "row_id.*A/1"),
         (lambda: compare(rows("A/0"), rows("A/0", augmented_correct=None)), "row_id.*A/0"),
-        (lambda: compare(rows(None), rows(None)), "row_id"),
         # Clusters, of states and of correctness: all rows have one or none.
         (lambda: jga([PREDICTIONS[0] | {"cluster": "x"}, *PREDICTIONS[1:]], REFERENCES), "cluster"),
         (lambda: jga(PREDICTIONS, [REFERENCES[0] | {"cluster": float("nan")}, *REFERENCES[1:]]), "cluster"),
@@ -219,34 +187,12 @@ TEN = ["a"] * 10
         (lambda: jga([GOLD], [GOLD], confidence=95), "confidence"),
         # Answers.
         (lambda: vqa_scores(["a"], ["aaaaaaaaaa"]), r"references\[0\]: expected the list"),
-        (lambda: vqa_correct(["a"], [None]), r"references\[0\]: expected the list"),  # type: ignore[list-item]
-        (lambda: vqa_correct(["a"], [[]]), r"references\[0\]: expected the list"),
         (lambda: vqa_accuracy(["a"], ["net"]), r"references\[0\]: expected JSON"),
         (lambda: vqa_scores(["a", "a"], [TEN, ["a"] * 3]), r"references\[1\]: expected at least 4 annotators"),
-        (lambda: vqa_accuracy(["a"], {"annotations": [{"answers": ["a"]}]}), "at least 4 annotators"),
         (lambda: vqa_scores(["a"], [TEN], normalize="yes"), "normalize.*'yes'"),  # type: ignore[arg-type]
-        (lambda: vqa_accuracy(["a"], [TEN], confidence=95), "confidence"),
     ],
 )
 def test_bad_input_is_refused(call: Callable[[], Any], named: str) -> None:
     with pytest.raises(DataError, match=named) as caught:
         call()
     assert len(str(caught.value)) < 350
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda: joint_goal_correct([{}], [{}, {}]), "zip"),
-        (lambda: jga([{}], dontcares="keep"), "dontcares"),
-        (lambda: read_correctness([{"original_correct": True}]), "augmented_correct"),
-        (lambda: read_correctness([*views(), *rows("A/1")]), "correct"),
-        (lambda: consistency_metrics(read_correctness(rows("A/0")), preset="trade"), "preset"),
-        (lambda: vqa_accuracy([{"prediction": "x"}], [TEN]), "answer"),
-        (lambda: vqa_accuracy(["x"], {"info": {}}), "annotations"),
-        (lambda: vqa_accuracy([2], [TEN]), "replace"),
-    ],
-)
-def test_other_mistakes_end_with_an_error_of_python(call: Callable[[], Any], named: str) -> None:
-    with pytest.raises((ValueError, TypeError, KeyError, AttributeError), match=named):
-        call()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.text.chat_data import TEMPLATES, ChatConfig, _as_messages, load_chat_data
+from dair_hf.text.chat_data import TEMPLATES, ChatConfig, load_chat_data
 from tests.fixtures import chats
-from tests.fixtures.recipe_runs import assert_ends_with_one_line, predictions, read, run
+from tests.fixtures.recipe_runs import predictions, read, run
 
 RECIPE = "chat_pairs"
 QUESTION = "Ann has 23 pens and buys 14."
@@ -44,8 +44,6 @@ def numbers(text: str | None) -> set[int]:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"source": "web"}, "source"),
-        ({"compare": "letters"}, "compare"),
         ({"train_problems": 0}, "train_problems"),
         ({"known_numbers": 1}, "known_numbers"),
         ({"known_numbers": 80}, "known_numbers=80, unseen_numbers=25"),
@@ -62,12 +60,6 @@ def test_settings_that_would_be_ignored_are_refused(settings: dict[str, Any], na
         ChatConfig(**settings)
 
 
-def test_settings_with_effect_are_taken() -> None:
-    files = {"train_files": ["a"], "test_files": ["b"], "number_partners": True, "keep_numbers": "1", "as_chat": True}
-    assert ChatConfig(source="files", **files).as_chat
-    assert ChatConfig(source="gsm8k", number_partners=True, keep_numbers="1", as_chat=True).keep_numbers
-
-
 def test_messages_are_not_put_into_messages(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
     row = {"messages": messages, "augmented_messages": messages}
@@ -77,15 +69,6 @@ def test_messages_are_not_put_into_messages(tmp_path: Path) -> None:
     rows = load_chat_data(config).train.to_list()
     config.as_chat = True
     assert load_chat_data(config).train.to_list() == rows and len(rows) == 1
-
-
-def test_rows_as_messages() -> None:
-    made = _as_messages({"row_id": "a", "prompt": "p", "completion": "c", "augmented_prompt": None, "formula": "n1"})
-    assert made == {
-        "prompt": [{"role": "user", "content": "p"}],
-        "completion": [{"role": "assistant", "content": "c"}],
-        "augmented_prompt": None,
-    }
 
 
 @pytest.mark.slow
@@ -120,8 +103,3 @@ def test_adapters_of_a_chat_model_on_files(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "runs" / "dair_seed0" / "adapter_config.json").is_file()
     references = {view["reference"] for view in predictions(tmp_path / "out" / "runs" / "dair_seed0")}
     assert ANSWER in references and len(references) == 5
-
-
-@pytest.mark.slow
-def test_bad_input_ends_with_one_line(tmp_path: Path) -> None:
-    assert_ends_with_one_line(RECIPE, "arithmetic", tmp_path / "out", ["--source", "files"], "train_files=None")

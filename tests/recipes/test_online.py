@@ -37,28 +37,23 @@ def attack_options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     write_parquet(folder / "test.parquet", noise_digits(50, seed=2))
     sizes = {"train_rows": 60, "validation_rows": 20, "test_rows": 40, "train_steps": 2, "test_steps": 3}
     options = [part for name, value in sizes.items() for part in (f"--{name}", str(value))]
-    return ["--mnist", str(folder), *options, "--num_train_epochs", "2"]
+    return ["--mnist", str(folder), *options, "--num_train_epochs", "1"]
 
 
 def test_every_adversarial_method_is_trained_and_evaluated(
     attack_options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     methods = ["erm", "pgd", "trades", "mart", "js", "dair"]
-    for _ in range(2):
-        run(
-            "cifar10_adversarial", "mnist_adversarial", tmp_path, *attack_options, "--methods", *methods,
-            "--lambda_sweep", "1", "6",
-        )  # fmt: skip
+    options = [*attack_options, "--methods", *methods, "--lambda_sweep", "1", "6"]
+    run("cifar10_adversarial", "mnist_adversarial", tmp_path, *options)
     by_name = records(tmp_path)
-    assert set(by_name) == {"erm_seed0", "pgd_seed0"} | {
-        f"{method}_lambda{value}_seed0" for method in methods[2:] for value in (1, 6)
-    }
-    names = ["accuracy", "accuracy_fgsm", "accuracy_pgd"]
-    weights = {name: shares_of(record["metrics"], names) for name, record in by_name.items()}
-    assert len(weights) == 10
+    swept = {f"{method}_lambda{value}_seed0" for method in methods[2:] for value in (1, 6)}
+    assert set(by_name) == {"erm_seed0", "pgd_seed0"} | swept
+    for record in by_name.values():
+        shares_of(record["metrics"], ["accuracy", "accuracy_fgsm", "accuracy_pgd"])
+        assert record["metrics"]["rows"] == 40
     assert by_name["pgd_seed0"]["config"]["training"]["method"] == "augmented"
     assert by_name["dair_lambda6_seed0"]["config"]["attacks"]["train_steps"] == 2
-    assert all(record["metrics"]["rows"] == 40 for record in by_name.values())
     assert "PGD-3" in capsys.readouterr().out
     for plot in ("comparison.png", "dair_front.png", "trades_front.png", "lambda_accuracy_pgd.png"):
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
@@ -106,11 +101,7 @@ def test_public_folders(tmp_path: Path) -> None:
     ("recipe", "config", "options", "message"),
     [
         ("cifar10_adversarial", "mnist_adversarial", ["--mnist", "no/such/folder"], "no/such/folder"),
-        ("cifar10_adversarial", "mnist_adversarial", ["--epsilon", "-1"], "epsilon=-1"),
-        ("cifar10_adversarial", "mnist_adversarial", ["--evaluate_on", "train"], "train"),
         ("imagenet9", "imagenet9", [], "train_folder"),
-        ("imagenet9", "backgrounds", ["--source", "photos"], "photos"),
-        ("imagenet9", "backgrounds", ["--correlation", "2"], "correlation=2"),
     ],
 )
 def test_bad_input_ends_with_one_line(

@@ -110,14 +110,6 @@ def test_the_released_partners_have_a_constant_feature(data: RegressionData) -> 
         assert drawn(pairs, list(range(40))).tolist() == [1.0] * 40
 
 
-@pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.25, 10), (1.0, 40)])
-def test_a_fraction_of_the_rows_has_partners(data: RegressionData, fraction: float, count: int) -> None:
-    pairs = regression_train_pairs(data, RegressionConfig(partner_fraction=fraction), seed=0)
-    assert pairs.partner_mask.sum() == count
-    more = regression_train_pairs(data, RegressionConfig(partner_fraction=min(1.0, fraction + 0.1)), seed=0)
-    assert not (pairs.partner_mask & ~more.partner_mask).any()
-
-
 def test_the_test_feature_is_reversed(data: RegressionData) -> None:
     targets = data.test_targets.numpy()
     _, noisy = released(data, 2, 0.5)
@@ -165,13 +157,6 @@ def test_without_the_feature_there_are_no_partners(data: RegressionData) -> None
         assert not pairs.partner_mask.any()
 
 
-def test_the_data_are_not_modified(data: RegressionData) -> None:
-    copies = [tensor.clone() for tensor in data]
-    pairs = regression_train_pairs(data, RegressionConfig(noise_share=1.0), 0)
-    drawn(pairs, [0, 1])
-    assert all(torch.equal(tensor, copy) for tensor, copy in zip(data, copies, strict=True))
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -196,13 +181,6 @@ def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
 def test_bad_settings_of_losses_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=next(iter(settings))):
         RobustLossConfig(**settings)
-
-
-def test_splits_that_do_not_exist(data: RegressionData) -> None:
-    with pytest.raises(KeyError, match="dev"):
-        regression_evaluation_pairs(data, RegressionConfig(), 0, "dev")
-    with pytest.raises(DataError, match="validation_share"):
-        regression_evaluation_pairs(data, RegressionConfig(), 0, "validation")
 
 
 def test_the_configured_files_are_read(tmp_path: Path) -> None:

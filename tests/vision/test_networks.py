@@ -29,23 +29,6 @@ def test_networks_return_one_logit_per_class(settings: dict, size: int, channels
     assert model(pixel_values=torch.rand(2, channels, size, size)).logits.shape == (2, 9)
 
 
-def test_default_sizes_have_18_and_50_layers() -> None:
-    counted = [
-        make_network(ImageNetworkConfig(network=name), 3, 10).num_parameters() for name in ("preact_resnet", "resnet")
-    ]
-    # ResNet-50: 23,508,032 below the last layer, which has 2,048 x 10 + 10.
-    assert counted == [11_171_146, 23_508_032 + 20_490]
-
-
-def test_a_pretrained_network_gets_a_new_last_layer(tmp_path: Path) -> None:
-    saved = make_network(ImageNetworkConfig(network="resnet", **SMALL), 3, 5)
-    saved.save_pretrained(tmp_path)
-    found = make_network(ImageNetworkConfig(network="pretrained", pretrained_model=str(tmp_path)), 3, 9)
-    assert found(pixel_values=torch.rand(1, 3, 32, 32)).logits.shape == (1, 9)
-    weights = saved.resnet.state_dict()
-    assert all(torch.equal(values, weights[name]) for name, values in found.resnet.state_dict().items())
-
-
 def pretrained(folder: Path, labels: int = 9) -> PreTrainedModel:
     return make_network(ImageNetworkConfig(network="pretrained", pretrained_model=str(folder)), 3, labels)
 
@@ -87,21 +70,3 @@ def test_checkpoints_that_lack_weights_are_refused(tmp_path: Path, damage: Calla
     save_file(damage(load_file(file)), file, metadata={"format": "pt"})
     with pytest.raises(DataError, match="encoder"):
         pretrained(tmp_path)
-
-
-def test_only_safetensors_are_loaded(tmp_path: Path) -> None:
-    model = make_network(ImageNetworkConfig(network="resnet", **SMALL), 3, 5)
-    model.config.save_pretrained(tmp_path)
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(DataError, match="safetensors"):
-        pretrained(tmp_path)
-    (tmp_path / "pytorch_model.bin").unlink()
-    (tmp_path / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(DataError, match="pretrained_model=.*header"):
-        pretrained(tmp_path)
-
-
-def test_missing_pretrained_models_are_refused(tmp_path: Path) -> None:
-    config = ImageNetworkConfig(network="pretrained", pretrained_model=str(tmp_path / "none"))
-    with pytest.raises(DataError, match="pretrained_model="):
-        make_network(config, 3, 9)

@@ -6,10 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from datasets import Dataset
 from datasets.fingerprint import Hasher
 
-from dair_hf.vqa.answers import AnswerJudge, AnswerVocabulary, encode_answers
+from dair_hf.vqa.answers import AnswerJudge, AnswerVocabulary
 
 TRAINING = [
     ["yes"] * 8 + ["no", "Yes"],  # yes 9, no 1
@@ -69,40 +68,12 @@ def test_soft_targets_by_hand() -> None:
     assert found.encode(["yes", "no", "no"]) == ([1], [1 / 3])  # of three annotators
 
 
-def test_answers_and_classes() -> None:
-    found = vocabulary()
-    assert found.encode(["Two", "the T-shirt!", "zebra", ""]) == ([0, 3], [0.25, 0.25])
-    assert found.encode(found.spellings)[0] == list(range(6))
-
-
-def test_types_of_the_encoded_columns() -> None:
-    found = vocabulary(4)
-    for answers in (TRAINING, [["zebra"], []], [[], [], ["yes"]]):
-        rows = Dataset.from_dict({"row_id": [str(i) for i in range(len(answers))], "answers": answers})
-        encoded = encode_answers(rows, found)
-        assert encoded.column_names == ["row_id", "answers", "answer_ids", "answer_scores"]
-        kinds = [encoded.features[name].feature.dtype for name in ("answer_ids", "answer_scores")]
-        assert kinds == ["int32", "float32"]
-        assert encoded["answer_ids"][:] == [found.encode(row)[0] for row in answers]
-    encoded = encode_answers(Dataset.from_dict({"answers": TRAINING}), found)
-    assert encoded[0]["answer_ids"] == [1]
-    assert encoded[0]["answer_scores"] == pytest.approx([0.9], abs=1e-7)
-    assert encoded[2]["answer_scores"] == [0.5, 0.5]
-
-
-def test_rows_without_answers() -> None:
-    rows = Dataset.from_dict({"answers": [["yes"], None]})
-    assert encode_answers(rows, vocabulary())["answer_ids"][:] == [[1], None]
-
-
 def test_fingerprint_of_the_encoding() -> None:
     """Use leaves a vocabulary unchanged, so that `Dataset.map` finds its cached result."""
     used = vocabulary()
     used.encode(["yes", "zebra"])
     assert Hasher.hash(used) == Hasher.hash(vocabulary()) != Hasher.hash(vocabulary(4))
 
-
-# --- correctness ------------------------------------------------------------------------------------------------------
 
 JUDGE = AnswerJudge(AnswerVocabulary(("2", "3", "t shirt"), ("2", "three", "t-shirt"), (9, 5, 4)))
 REFERENCES = [["2"] * 10, ["3"] * 2 + ["4"] * 8, ["t-shirt"] * 10]

@@ -15,11 +15,9 @@ from PIL import Image
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
-from dair_hf.io import file_values
 from dair_hf.io.file_values import FileValueCache
 from dair_hf.vqa import data
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
-from dair_hf.vqa.readers import images
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig
@@ -77,9 +75,6 @@ def is_one_experiment(found: VQAData) -> None:
     assert not set(found.train["image"][:]) & set(found.test["image"][:])
 
 
-# --- scenes -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("evaluate_on", ["test", "validation"])
 def test_scenes_match_their_files(scenes: Path, evaluate_on: str) -> None:
     found = load_vqa(VQAConfig(evaluate_on=evaluate_on), SCENES, scenes)
@@ -130,9 +125,6 @@ def test_subset_of_scenes_has_its_own_edits(scenes: Path) -> None:
     assert (len(more.train), len(more.test)) == (30, 12)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def apart(files: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     """Return the same with different images and ids in each split."""
@@ -171,13 +163,6 @@ def test_files_of_both_splits(apart: dict[str, Any], tmp_path: Path) -> None:
     assert not (tmp_path / "unused").exists()
 
 
-def test_subset_of_the_files(files: dict[str, Any], tmp_path: Path) -> None:
-    found = load_vqa(VQAConfig(**files, train_questions=4, test_questions=1), SceneConfig(), tmp_path)
-    assert ids(found.train) == [9000, 9001, 9002, 25000]
-    assert ids(found.train_edits) == [9000, 9000, 9000, 25000]
-    assert (ids(found.test), ids(found.test_edits)) == ([9000], [9000] * 3)
-
-
 def test_unreadable_images_are_reported_or_refused(files: dict[str, Any], tmp_path: Path) -> None:
     image = next(Path(files["images"][0]).glob("*000000000025*"))
     image.write_bytes(image.read_bytes()[:60])
@@ -193,19 +178,6 @@ def test_unreadable_images_are_reported_or_refused(files: dict[str, Any], tmp_pa
     assert 25000 not in ids(found.train) + ids(found.train_edits)
     with pytest.raises(DataError, match="unreadable_image: 3"):
         load_vqa(VQAConfig(**files, strict=True), SceneConfig(), tmp_path)
-
-
-def test_images_are_decoded_only_once(files: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[str] = []
-    decode = images._decoding_problem
-    monkeypatch.setattr(images, "_decoding_problem", lambda path: decoded.append(path) or decode(path))
-    monkeypatch.setattr(file_values, "CLOCK_TICK_NS", -(10**12))
-    first = load_vqa(VQAConfig(**files), SceneConfig(), tmp_path, tmp_path / "verified.json")
-    assert len(decoded) == len(set(decoded)) > 0
-    decoded.clear()
-    again = load_vqa(VQAConfig(**files), SceneConfig(), tmp_path, tmp_path / "verified.json")
-    assert decoded == []
-    assert again.train["image"][:] == first.train["image"][:]
 
 
 def test_validation_does_not_read_the_test_split(files: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
@@ -231,9 +203,6 @@ def test_all_questions_of_an_image_are_held_out() -> None:
     assert ids(held) == [9, 19, 32]
     assert ids(kept) == [question for question in range(38) if question not in (9, 19, 32)]
     assert not set(kept["image_id"][:]) & set(held["image_id"][:])
-
-
-# --- fingerprints -----------------------------------------------------------------------------------------------------
 
 
 def test_fingerprints_follow_questions_and_images_and_not_their_place(files: dict[str, Any], tmp_path: Path) -> None:

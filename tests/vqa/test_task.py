@@ -72,9 +72,6 @@ def equal(left: nn.Module, right: nn.Module) -> bool:
     return tiny.distance(tiny.weights(left), tiny.weights(right)) == 0
 
 
-# --- SAAA -------------------------------------------------------------------------------------------------------------
-
-
 def test_rows_are_encoded_with_the_vocabulary_of_the_training_rows(
     scenes: VQAData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,21 +100,9 @@ def test_rows_are_encoded_with_the_vocabulary_of_the_training_rows(
         for name in ("train", "train_edits", "test", "test_edits")
     }
     assert task.unknown_answers == unknown and unknown["train_edits"] > 0
-    losses = [f"{unknown[name]} of {len(getattr(scenes, name))} training" for name in ("train", "train_edits")]
-    assert warnings == [
-        f"No answer in the vocabulary of 3: {losses[0]} questions are not trained on, and {losses[1]} edits are not "
-        "used as partners. Raise `answers` to keep more of them."
-    ]
+    assert len(warnings) == 1 and all(f"{unknown[name]} of" in warnings[0] for name in ("train", "train_edits"))
     assert task.data.reports is scenes.reports
     assert (task.data.name, task.sample_loss) == (scenes.name, "soft_score")
-
-
-def test_rare_words_are_unknown(scenes: VQAData, tmp_path: Path) -> None:
-    task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(word_count=4), scenes, backbone())
-    words_asked = [word for question in scenes.train["question"][:] for word in re.findall("[a-z]+", question.lower())]
-    frequent = {word for word in words_asked if words_asked.count(word) >= 4}
-    assert set(task.processing_class.get_vocab()) == frequent | {"<pad>", "<unk>"}
-    assert frequent < set(words_asked)
 
 
 def test_features_of_all_images_are_cached(scenes: VQAData, tmp_path: Path) -> None:
@@ -139,22 +124,6 @@ def test_features_of_all_images_are_cached(scenes: VQAData, tmp_path: Path) -> N
     assert {file: file.stat().st_mtime_ns for file in sorted(tmp_path.rglob("*.safetensors"))} == made
     prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, backbone(seed=1))
     assert len(list(tmp_path.rglob("*.safetensors"))) == 2 * len(files)
-
-
-def test_features_of_another_type_and_size(scenes: VQAData, tmp_path: Path) -> None:
-    settings = network(tmp_path, features_dtype="float16", image_size=64)
-    task = prepare_task(settings, NO_MODEL, VQAConfig(), scenes._replace(familiar=None), backbone())
-    with safe_open(next(tmp_path.rglob("*.safetensors")), framework="pt") as shard:
-        assert shard.get_tensor("features").dtype == torch.float16
-    assert task.collator(rows(task))["image_features"].shape == (5, 16, 8, 8)
-    assert task.data.familiar is None
-
-
-def test_backbone_runs_on_the_given_device(scenes: VQAData, tmp_path: Path, monkeypatch: Any) -> None:
-    eyes, asked = backbone(), []
-    monkeypatch.setattr(eyes, "to", lambda device: asked.append(device) or eyes)
-    prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, eyes, torch.device("cpu"))
-    assert asked == [torch.device("cpu")]
 
 
 def test_models_depend_only_on_the_seed(scenes: VQAData, tmp_path: Path) -> None:
@@ -190,19 +159,6 @@ def test_trained_backbone(scenes: VQAData, tmp_path: Path) -> None:
         next(models[0].backbone.parameters()).add_(1)
     assert equal(task.make_model(3).backbone, eyes)
     assert not (tmp_path / "features").exists()
-
-
-def test_backbone_from_a_folder(scenes: VQAData, tmp_path: Path) -> None:
-    eyes = backbone(seed=5)
-    eyes.save_pretrained(tmp_path / "eyes")
-    settings = network(tmp_path / "features", backbone=str(tmp_path / "eyes"))
-    task = prepare_task(settings, NO_MODEL, VQAConfig(), scenes)
-    with torch.no_grad():
-        expected = grid_features(eyes, Pixels(size=32)(task.data.train["image"][:5]))
-    assert (task.collator(rows(task))["image_features"] - expected).abs().max() < 1e-5
-
-
-# --- models with a processor ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 2])

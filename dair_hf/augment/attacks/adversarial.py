@@ -4,7 +4,7 @@
 
 approximated by projected gradient descent on the current model. `loss="kl"` gives the inner maximization of TRADES
 (Zhang et al., 2019), except for the start: the published code of TRADES adds normal noise of standard deviation 0.001,
-`perturb` starts anywhere in the ball.
+while `perturb` starts anywhere in the ball.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class LpBall:
         lower: Tensor | float | None = None,
         upper: Tensor | float | None = None,
     ) -> LpBall:
-        """Construct the ball around inputs, within bounds that are broadcast to them; inputs beyond a bound stay in it.
+        """Construct the ball around inputs, within broadcast bounds; inputs beyond a bound stay in the ball.
 
         Example:
             >>> ball = LpBall.around(torch.tensor([[0.5, 0.875]]), "linf", 0.25, upper=1.0)
@@ -113,12 +113,6 @@ def round_inwards(point: Tensor, center: Tensor, offset: Tensor) -> Tensor:
     """Round a point of any dtype, `center + offset`, towards the center where rounding increased the distance.
 
     The result has `|result - center| <= |offset|`.
-
-    Example:
-        >>> center, offset = torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([-0.003])
-        >>> point = center + offset.bfloat16()
-        >>> point, round_inwards(point, center, offset)
-        (tensor([0.9961], dtype=torch.bfloat16), tensor([1.], dtype=torch.bfloat16))
     """
     too_far = (point.to(offset.dtype) - center.to(offset.dtype)).abs() > offset.abs()
     return torch.where(too_far, torch.nextafter(point, center), point)
@@ -184,7 +178,7 @@ def frozen(model: nn.Module, device: torch.device) -> Iterator[None]:
 class AttackLoss:
     """Per-row loss `l(x)` of a frozen model; construct and use it inside `frozen`.
 
-    `forward` maps inputs `[N, ...]` to logits, or to an object with `logits`; "kl" compares with those of `original`.
+    `forward` maps inputs `[N, ...]` to logits, or to an object with `logits`; "kl" compares with `original`'s.
 
     Example:
         >>> loss = AttackLoss(lambda x: 3 * x, torch.tensor([0]), "cross_entropy", torch.zeros(1, 2))

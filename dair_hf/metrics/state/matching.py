@@ -32,12 +32,7 @@ def domain_of(slot: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 12)
 def fold(slot: str) -> str:
-    """Return the same text for all spellings of a slot; the domain is not changed.
-
-    Example:
-        >>> fold("hotel-book day"), fold("hotel-bookday"), fold("train-arriveBy"), fold("train-arrive")
-        ('hotel-day', 'hotel-day', 'train-arriveby', 'train-arriveby')
-    """
+    """Return the same text for all spellings of a slot; the domain is not changed."""
     domain, hyphen, name = slot.partition("-")
     name = re.sub(r"[\W_]", "", name.lower()).removeprefix("book")
     return domain + hyphen + _FULL_NAMES.get(name, name)
@@ -105,7 +100,7 @@ def reference_names(references: Iterable[Mapping[str, object]], convention: Conv
     return names
 
 
-_UNREAD_SHARE = 0.9  # predictions of which more cannot be read are refused
+_UNREAD_SHARE = 0.9  # a larger share of unreadable predictions is refused
 _MAX_SHOWN = 5  # unknown slots that a warning lists
 _LATIN_1 = dict.fromkeys(range(128, 256))
 
@@ -142,8 +137,8 @@ def compare_states(
 ) -> Comparison:
     """Compare a predicted state with a gold state, slot -> values; the turn is correct if the `score` is 1.
 
-    A slot that the text of a prediction repeats with other values scores 0. Without `names`, from `reference_names`,
-    the references have the slots of this one.
+    A slot that the text of a prediction repeats with other values scores 0. Without `names` (see `reference_names`),
+    all references are taken to have the slots of this one.
 
     Example:
         >>> gold = {"hotel-area": ["centre", "center"], "hotel-stars": ["4"]}
@@ -159,7 +154,7 @@ def compare_states(
     for field in belief.repeated:
         for slot, values in _filled_slots(dict([field]), convention, is_gold=False).items():
             if predicted.setdefault(slot, values) != values:
-                predicted[slot] = []  # two different values, of which no gold state has both
+                predicted[slot] = []  # two different values; no gold state has both
     scores = {
         slot: score(slot, predicted[slot], values) if predicted.get(slot) else 0.0 for slot, values in gold.items()
     }
@@ -178,7 +173,7 @@ def compare_states(
 
 
 def _is_ignored(slot: str, convention: Convention, names: SlotNames) -> bool:
-    """Return whether a predicted slot that the gold state does not fill is no error."""
+    """Return whether a predicted slot is ignored although the gold state does not fill it."""
     return convention.extra == "ignore" or (convention.extra == "penalise_known" and names.schema_lacks(slot))
 
 
@@ -186,20 +181,20 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
     """Compare (prediction, reference) of all turns of a data set, whose values are `Belief` objects.
 
     Raises:
-        DataError: Nearly all predictions are text in another form than a state's, or have no slot that a reference or
+        DataError: Nearly all predictions are text without the form of a state, or have no slot that a reference or
             MultiWOZ has: their accuracy would be 0 for any model. Or the convention leaves nothing to compare.
 
     Warns:
-        SlotNameWarning, BeliefTextWarning: This concerns some predictions.
+        SlotNameWarning, BeliefTextWarning: The same problem in some predictions only.
     """
     beliefs = [prediction.value for prediction, _ in turns]
     other = [prediction.where for prediction, _ in turns if not prediction.value.is_well_formed]
     form = f"{len(other)} of {len(turns)} predictions, such as {other[0]}, are" if other else ""
-    expected = "text of another form than 'hotel-area = east ; hotel-name = warkworth house'"
+    expected = "text that does not have the form 'hotel-area = east ; hotel-name = warkworth house'"
     if len(other) > _UNREAD_SHARE * sum(belief.answered for belief in beliefs):
         raise DataError(f"{form} {expected}; a state as an object is given under 'state'")
     if other:
-        warnings.warn(f"{form} {expected}; what is not read as meant counts as wrong", BeliefTextWarning, stacklevel=4)
+        warnings.warn(f"{form} {expected}; what is misread counts as wrong", BeliefTextWarning, stacklevel=4)
     names = reference_names((reference.value.state for _, reference in turns), convention)
     if names.in_references and not any(map(slot_filter(convention), names.in_references)):
         raise DataError(

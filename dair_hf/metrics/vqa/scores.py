@@ -1,4 +1,4 @@
-"""VQA accuracy as in the official evaluation: of single answers, and of many questions with breakdown and intervals.
+"""VQA accuracy as in the official evaluation: for single answers, and for many questions with breakdown and intervals.
 
 A prediction is an answer or, as in the public result files, an object with the id of its question:
 
@@ -38,25 +38,7 @@ _EDITED = re.compile(r"\A0*(\d+)(?:_.*)?\Z", re.DOTALL)
 def _count_matches(
     predictions: Sequence[str], references: Sequence[Sequence[Any]], normalize: Normalize = "disputed"
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the annotators who gave the predicted answer, and all annotators.
-
-    Args:
-        predictions: `[N]` answers.
-        references: `[N]` lists of the annotators' answers.
-        normalize: When to apply `normalize_answer` to both sides. "disputed": if the annotators' answers are not all
-            equal, as in the official evaluation. "always". "never". Without it, only the spaces around an answer are
-            removed, so "Yes" differs from "yes".
-
-    Returns:
-        The number of annotators who gave the predicted answer, and of all annotators, `[N]` int64 each.
-
-    Raises:
-        DataError: A reference is not a list of answers, or `normalize` is unknown.
-
-    Example:
-        >>> count_matches(["two", "two"], [["2"] * 10, ["2"] * 9 + ["3"]])
-        (array([0, 9]), array([10, 10]))
-    """
+    """Count the annotators who gave the predicted answer, and all annotators."""
     if normalize not in get_args(Normalize):  # which would mean "never"
         raise DataError(f"normalize: expected one of {', '.join(get_args(Normalize))}, got {normalize!r}")
     matching = np.zeros(len(predictions), dtype=np.int64)

@@ -29,16 +29,7 @@ DARKEST = 0.7  # lower bound of the color channels of a foreground; backgrounds 
 
 
 class Foregrounds(NamedTuple):
-    """Images of foregrounds of nine classes.
-
-    Attributes:
-        names: Names of the classes.
-        images: `[M, C, S, S]` uint8, ordered by class. C = 1: opacity of each pixel, to be colored; C = 3: RGB of an
-            opaque square.
-        counts: Number of images of each class.
-        sides: Smallest and largest side of a foreground, as shares of the composite's side.
-        turn: Largest rotation in either direction, degrees.
-    """
+    """Images of foregrounds of nine classes."""
 
     names: tuple[str, ...]
     images: Tensor

@@ -47,7 +47,7 @@ def _read_variants(
 ) -> _VariantRows:
     """List the images of several variants, for `evaluate_variants`, without opening them.
 
-    A foreground that is missing from a variant is an error, or if not `strict`, left out of all variants.
+    A foreground that is missing from a variant is an error or, if not `strict`, left out of all variants.
     """
     rows = {variant: _read_variant(Path(folder) / variant / split) for variant in variants}
     ids = {variant: set(dataset[ROW_ID][:]) for variant, dataset in rows.items()}
@@ -276,7 +276,7 @@ def _draw_crops(rows: Tensor, seed: int, epoch: int, stream: str, smallest: floa
     """Draw a crop of each image, `[B, 4]` (left, top, right, bottom, as shares), and whether it is flipped, `[B]`.
 
     Its area a is uniform in `smallest`..1. The logarithm of its aspect ratio (width over height) is uniform between
-    those of 3/4 and 4/3, restricted to a..1/a so that the crop fits. Its position is uniform.
+    log(3/4) and log(4/3), restricted to a..1/a so that the crop fits. Its position is uniform.
     """
     drawn = uniform(rows, seed, epoch, stream, count=5)
     area = smallest + (1 - smallest) * drawn[:, 0]

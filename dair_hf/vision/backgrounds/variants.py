@@ -1,6 +1,6 @@
 """Eight variants of an image with a foreground, and evaluation of a classifier on them (paper, section 8).
 
-The variants are those of ImageNet-9 (Xiao et al. 2020, "Noise or Signal"). A classifier that relies on foregrounds
+The variants come from ImageNet-9 (Xiao et al. 2020, "Noise or Signal"). A classifier that relies on foregrounds
 keeps its accuracy on other backgrounds and loses it on backgrounds alone.
 """
 

@@ -55,7 +55,7 @@ class RotatedConfig(DigitPairsConfig):
     )
     fresh_angles: bool = field(
         default=True,
-        metadata={"help": "Redraw the angles of both training views each epoch; false keeps those of the first."},
+        metadata={"help": "Redraw the angles of both training views each epoch; false keeps the first epoch's."},
     )
     label_noise: Share = field(
         default=0.0,

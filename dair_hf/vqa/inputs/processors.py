@@ -189,7 +189,7 @@ class GeneratorCollator:
         target: Template with `{answer}`. Most tokenizers distinguish a leading space: use none after a chat template
             or a line break, and one (" {answer}") after a colon.
         causal: Whether the model is decoder-only.
-        decoder_start_token_id: First decoder token of an encoder-decoder that cannot shift labels itself. None: it can.
+        decoder_start_token_id: First decoder token of an encoder-decoder that cannot shift labels itself, else None.
 
     Raises:
         DataError: A template lacks its slot, or the tokenizer ends prompts with the end token.
@@ -285,7 +285,7 @@ def _append_targets(
 
     Other columns with one value per token are extended by their value at the last token of the prompt, which is text
     after the image. PaliGemma is an exception: its `token_type_ids` are 0 on image and prompt and 1 on the target,
-    whereas those of Gemma 3 are 1 on the image and 0 on text. Prompts without any 1 are taken for those of PaliGemma.
+    whereas Gemma 3 has 1 on the image and 0 on text. Prompts without any 1 are taken for PaliGemma's.
     """
     starts = prompts[ATTENTION_MASK].sum(1)
     ends = starts + torch.tensor([len(target) for target in targets])
@@ -303,7 +303,7 @@ def _append_targets(
 
 
 def _most_frequent(answers: Sequence[str]) -> str:
-    """Return the answer, after normalization, of most annotators in its most frequent spelling; the first of equals."""
+    """Return the most frequent normalized answer in its most frequent spelling; ties go to the first."""
     normalized = [normalize_answer(answer) for answer in answers]
     winner = Counter(normalized).most_common(1)[0][0]
     spellings = [answer for answer, key in zip(answers, normalized, strict=True) if key == winner]

@@ -46,8 +46,8 @@ def one_row_per_image(batch: dict[str, Tensor], image_token_id: int | None = Non
     tokens = (batch[INPUT_IDS] == image_token_id).sum(1)
     tiles = tokens * len(pixels) // tokens.sum().clamp(min=1)
     if int(tiles.sum()) != len(pixels) or (tokens * len(pixels) != tiles * tokens.sum()).any():
-        raise DataError(  # tiles would be dealt to the wrong images
-            f"expected equally many image tokens for each of {len(pixels)} tiles, got {tokens.tolist()} for the images"
+        raise DataError(  # tiles would be assigned to the wrong images
+            f"expected equal numbers of image tokens for {len(pixels)} tiles, got {tokens.tolist()} for the images"
         )
     return batch | {PIXELS: pad_sequence(list(pixels.split(tiles.tolist())), batch_first=True, padding_value=torch.nan)}
 
@@ -127,7 +127,7 @@ def load_processor(config: ModelConfig) -> Any:
 def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) -> Any:
     """Load a model that chooses among fixed answers, such as ViLT.
 
-    The output layer gets one row per answer. Answers that the checkpoint was trained on (those of its `id2label`,
+    The output layer gets one row per answer. Answers that the checkpoint was trained on (its `id2label`,
     compared after normalization if necessary) keep their row, others get a random one. With LoRA the whole head is
     trained together with the adapters.
 
@@ -153,7 +153,7 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
 def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
     """Load a model that generates its answer: LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, InternVL, ...
 
-    Generation is greedy, without regard to the checkpoint's settings, so that two views never differ by chance. It also
+    Generation is greedy, regardless of the checkpoint's settings, so that two views never differ by chance. It also
     stops at the end token of the tokenizer, with which targets end.
 
     Args:

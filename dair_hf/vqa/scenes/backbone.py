@@ -18,7 +18,7 @@ from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.scenes.scene import Scene, SceneObject, render_scenes
 
 MODEL_TYPE = "dair_cell_namer"
-FIRST_NUMBER = 1_000_000_000  # of the training scenes, larger than those of any split
+FIRST_NUMBER = 1_000_000_000  # of the training scenes; no split has numbers this large
 
 
 class CellClassifierConfig(PreTrainedConfig):
@@ -61,7 +61,7 @@ def scene_network(config: SceneConfig) -> ResNetConfig:
     if cell_size != 4 * 2 ** (stages - 1):  # the stem reduces by 4, each stage but the first by 2
         raise DataError(  # the grid of the backbone would differ from the cells
             f"scene_size={config.scene_size}, scene_grid={config.scene_grid}: expected cells of 8, 16, 32, ... pixels, "
-            f"got {cell_size}; name a vision model by backbone otherwise"
+            f"got {cell_size}; for other cells name a vision model as backbone"
         )
     widths = [16 * 2**stage for stage in range(stages)]
     return ResNetConfig(embedding_size=16, hidden_sizes=widths, depths=[1] * stages, layer_type="basic")

@@ -122,7 +122,7 @@ ANSWER_TYPES = {COUNT: "number", EXISTS: "yes/no", COLOR: "other"}
 MAX_BYSTANDERS = 2  # kinds in a scene besides the queried kind and its companion
 TEXTURE_CELLS = 4  # cells of the background texture along a side
 GRAIN = 0.03  # standard deviation of the pixel noise of the background
-BACKGROUND_STREAM = 1  # separates the random numbers of backgrounds from those of scenes
+BACKGROUND_STREAM = 1  # separates the random numbers of backgrounds and scenes
 
 
 class SceneObject(NamedTuple):
@@ -136,7 +136,7 @@ class SceneObject(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Objects, each in its own cell, on the background of a number."""
+    """Objects, each in its own cell, on a numbered background."""
 
     number: int
     objects: tuple[SceneObject, ...]

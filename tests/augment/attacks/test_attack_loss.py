@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,6 @@ def attack_loss(loss: Any, original: np.ndarray = POINTS, labels: Any = LABELS) 
     return AttackLoss(linear, tensor, loss, torch.tensor(original))
 
 
-# --- gradients ------------------------------------------------------------------------------------------------------
-
-
 def test_gradient_of_the_cross_entropy() -> None:
     expected = (softmax(POINTS @ WEIGHTS) - np.eye(3)[LABELS]) @ WEIGHTS.T
     for name in ("cross_entropy", "classification"):
@@ -58,39 +54,6 @@ def test_gradient_of_the_divergence_from_the_clean_output() -> None:
     np.testing.assert_allclose(directions(found), directions(expected), atol=1e-10)
 
 
-def test_gradient_of_a_custom_loss() -> None:
-    """Margin loss of Carlini and Wagner: largest other logit minus the logit of the label."""
-
-    def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        own = nn.functional.one_hot(labels, 3).bool()
-        return logits.masked_fill(own, -torch.inf).amax(1) - logits[own]
-
-    logits = POINTS @ WEIGHTS
-    others = np.where(np.eye(3)[LABELS] > 0, -np.inf, logits).argmax(1)
-    found = attack_loss(margin).gradient(torch.tensor(POINTS))
-    np.testing.assert_allclose(directions(found), directions((WEIGHTS[:, others] - WEIGHTS[:, LABELS]).T), atol=1e-12)
-
-
-def test_gradient_of_a_sample_loss() -> None:
-    weights = WEIGHTS[:, :1]
-    loss = AttackLoss(lambda x: x @ torch.tensor(weights), torch.tensor([0, 1, 1, 0]), "binary", torch.tensor(POINTS))
-    sigmoid = 1 / (1 + np.exp(-POINTS @ weights))
-    expected = (sigmoid - np.array([[0], [1], [1], [0]])) @ weights.T
-    np.testing.assert_allclose(directions(loss.gradient(torch.tensor(POINTS))), directions(expected), atol=1e-12)
-
-
-def test_logits_may_have_shape_n() -> None:
-    weights = torch.tensor(WEIGHTS[:, 0])
-    labels = torch.tensor([0, 1, 1, 0])
-    scores, points = torch.tensor([1e-9, 1.0, 1.0, 1.0], dtype=torch.float64), torch.tensor(POINTS)
-
-    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return scores * (2 * labels - 1) * logits
-
-    found = AttackLoss(lambda x: x @ weights, labels, loss, points).gradient(points)
-    np.testing.assert_allclose(found, np.outer([-1, 1, 1, -1], WEIGHTS[:, 0]), atol=1e-12)
-
-
 def test_gradients_of_sequences() -> None:
     """Token losses of a row are summed; positions without target are ignored."""
     labels = np.array([[0, 2, -100], [-100, 1, 1]])
@@ -100,16 +63,6 @@ def test_gradients_of_sequences() -> None:
     errors = softmax((points @ WEIGHTS).reshape(-1, 3)).reshape(2, 3, 3) - np.eye(3)[np.where(valid, labels, 0)]
     expected = (errors * valid[..., None]) @ WEIGHTS.T
     np.testing.assert_allclose(directions(loss.gradient(torch.tensor(points))), directions(expected), atol=1e-12)
-
-
-@pytest.mark.parametrize("returned", ["tensor", "attribute", "mapping"])
-def test_kinds_of_model_outputs(returned: str) -> None:
-    def forward(points: torch.Tensor) -> Any:
-        logits = linear(points)
-        return {"tensor": logits, "attribute": SimpleNamespace(logits=logits), "mapping": {"logits": logits}}[returned]
-
-    loss = AttackLoss(forward, torch.tensor(LABELS), "cross_entropy", torch.tensor(POINTS))
-    assert torch.equal(loss.gradient(torch.tensor(POINTS)), attack_loss("cross_entropy").gradient(torch.tensor(POINTS)))
 
 
 def test_the_gradient_of_a_confident_row_survives_half_precision() -> None:
@@ -138,28 +91,15 @@ def test_scores() -> None:
     assert attack_loss("kl").score(torch.tensor(POINTS + 0.5))[1].min().item() > 1e-4
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-
 def gradient(forward: Any, loss: Any = "cross_entropy", labels: Any = LABELS) -> torch.Tensor:
     points = torch.tensor(POINTS)
     return AttackLoss(forward, torch.tensor(labels), loss, points).gradient(points)
-
-
-def test_outputs_must_depend_on_the_input() -> None:
-    free = torch.zeros(4, 3, requires_grad=True)
-    for forward in (lambda x: linear(x).detach(), lambda x: free * 2):
-        with pytest.raises(RuntimeError, match="grad|graph"):
-            gradient(forward)
 
 
 @pytest.mark.parametrize("loss", [lambda logits, labels: logits.sum(), lambda logits, labels: logits.sum(1).tolist()])
 def test_losses_of_another_shape_are_refused(loss: Any) -> None:
     with pytest.raises(DataError, match="one loss per row"):
         gradient(linear, loss)
-
-
-# --- frozen models --------------------------------------------------------------------------------------------------
 
 
 class Draws(nn.Module):
@@ -221,15 +161,6 @@ def test_state_is_restored(fails: bool) -> None:
     model(torch.randn(6, 5))
     with pytest.raises(AssertionError):
         assert_same(before, state(model))
-
-
-def test_frozen_model_is_in_evaluation_mode_without_parameter_gradients() -> None:
-    model = some_model()
-    with torch.no_grad(), frozen(model, CPU):
-        assert not any(m.training for m in model.modules())
-        assert not any(p.requires_grad for p in model.parameters())
-        assert torch.is_grad_enabled()
-    assert torch.is_grad_enabled()
 
 
 def test_attacks_do_not_change_training_gradients() -> None:

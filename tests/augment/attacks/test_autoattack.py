@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -65,16 +63,4 @@ def test_two_classes_are_refused() -> None:
     pytest.importorskip("art", reason="the Adversarial Robustness Toolbox is not installed")
     model = network(2)
     with pytest.raises(DataError, match="classes"):
-        auto_attack(model, IMAGES, labels_of(model), EPSILON)
-
-
-def test_empty_batch() -> None:
-    assert len(auto_attack(network(), IMAGES[:0], torch.zeros(0, dtype=torch.int64), EPSILON)) == 0
-
-
-def test_a_missing_toolbox_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("art.attacks.evasion", "art.estimators.classification"):
-        monkeypatch.setitem(sys.modules, name, None)
-    model = network()
-    with pytest.raises(DataError, match="pip install adversarial-robustness-toolbox"):
         auto_attack(model, IMAGES, labels_of(model), EPSILON)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dair_hf.augment.attacks.attack_loss import LpBall, round_inwards, scale_to_max_one
+from dair_hf.augment.attacks.attack_loss import LpBall, round_inwards
 
 EPSILONS = [8 / 255, 0.1, 0.3, 1 / 3, 0.25, 1e-3, 1e-9, 2.0]
 
@@ -23,9 +23,6 @@ def pixels(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     drawn = torch.rand(300, generator=generator(), dtype=torch.float64) ** 6
     values = torch.cat([torch.arange(256, dtype=torch.float64) / 255, drawn, torch.tensor([0.0, 1.0])])
     return values.to(dtype)[None]
-
-
-# --- bounds ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -46,11 +43,6 @@ def test_linf_bounds_are_exact_and_tight(dtype: torch.dtype, epsilon: float, cen
         assert float((edge.double() - x.double()).abs().max()) <= epsilon
 
 
-def test_adding_epsilon_alone_would_break_the_bound() -> None:
-    x = pixels()
-    assert bool(((x + 8 / 255 - x).abs().double() > 8 / 255).any())
-
-
 def test_the_range_clips_the_ball_but_never_the_input() -> None:
     x = torch.tensor([[0.0, 0.02, 0.5, 0.99, 1.0]])
     ball = LpBall.around(x, "linf", 0.1, lower=0.0, upper=1.0)
@@ -62,18 +54,6 @@ def test_the_range_clips_the_ball_but_never_the_input() -> None:
     np.testing.assert_allclose(outside.low[0], [1.4, -0.5])
     np.testing.assert_allclose(outside.high[0], [1.5, -0.4])
     assert math.isinf(LpBall.around(x, "l2", 0.1).high.max().item())
-
-
-# --- projection -----------------------------------------------------------------------------------------------------
-
-
-def test_linf_projection_matches_numpy() -> None:
-    x = torch.rand(5, 3, 4, 4, generator=generator())
-    point = x + torch.randn(x.shape, generator=generator(1))
-    found = LpBall.around(x, "linf", 0.2, lower=0.0, upper=1.0).project(point)
-    x64, point64 = x.double().numpy(), point.double().numpy()
-    expected = np.clip(np.clip(point64, x64 - 0.2, x64 + 0.2), 0.0, 1.0)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-7)
 
 
 def test_l2_projection_matches_numpy() -> None:
@@ -105,15 +85,6 @@ def test_l2_bounds_hold_in_float64_and_in_float32(shape: tuple[int, ...], epsilo
         assert exact.max().item() > 0.49999
 
 
-def test_l2_stays_in_range_despite_rounding() -> None:
-    """Near -2, a difference of 3 is rounded more coarsely than the bound 1.1 that it reaches."""
-    x = torch.full((4000, 1), -2.0) + torch.rand(4000, 1, generator=generator()) * 0.1
-    ball = LpBall.around(x, "l2", 10.0, lower=-2.0, upper=1.1)
-    found = ball.project(torch.full_like(x, 5.0))
-    assert found.max().item() <= torch.tensor(1.1).item()
-    assert bool((x + (torch.tensor(1.1) - x) > torch.tensor(1.1)).any()), "no difference was rounded up"
-
-
 def test_epsilon_is_in_units_of_the_pixels() -> None:
     std = torch.tensor([0.5, 0.1]).view(1, 2, 1, 1)
     x = torch.zeros(1, 2, 3, 3)
@@ -122,9 +93,6 @@ def test_epsilon_is_in_units_of_the_pixels() -> None:
     moved = LpBall.around(x, "l2", 0.1, scale=1 / std).project(torch.full_like(x, 9.0))
     assert (moved * std).norm().item() == pytest.approx(0.1, rel=1e-5)
     np.testing.assert_allclose(moved[0, 0], moved[0, 1])  # one factor for all entries
-
-
-# --- steps and random starts ----------------------------------------------------------------------------------------
 
 
 def test_a_step_follows_the_sign_or_the_gradient() -> None:
@@ -138,21 +106,6 @@ def test_a_step_follows_the_sign_or_the_gradient() -> None:
     y, slope = torch.zeros(1, 2, 1, 1), torch.tensor([4.0, 1.5]).view(1, 2, 1, 1)
     l2 = LpBall.around(y, "l2", 1.0, scale=scale).step(y, slope, 0.5)
     np.testing.assert_allclose(l2.flatten(), [0.5 * 0.8 * 1, 0.5 * 0.6 * 2], atol=1e-6)
-
-
-@pytest.mark.parametrize("size", [1e-38, 1e-30, 1e30])
-def test_steps_do_not_depend_on_the_gradient_norm(size: float) -> None:
-    x, gradient = torch.zeros(1, 4), torch.tensor([[3.0, -4.0, 0.0, 12.0]])
-    ball = LpBall.around(x, "l2", 1.0)
-    np.testing.assert_allclose(ball.step(x, gradient * size, 0.5), ball.step(x, gradient, 0.5), atol=1e-6)
-    np.testing.assert_allclose(ball.step(x, gradient, 0.5), gradient / 26, atol=1e-6)
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_zero_gradient_gives_no_step(norm: str) -> None:
-    x = torch.rand(2, 4, generator=generator())
-    found = LpBall.around(x, norm, 1.0).step(x, torch.zeros_like(x), 0.5)
-    assert torch.equal(found, x)
 
 
 def test_linf_starts_are_uniform_in_the_box() -> None:
@@ -189,9 +142,6 @@ def test_random_starts_depend_on_the_generator_only(norm: str) -> None:
     np.testing.assert_allclose(stretched - x, 10 * (plain - x), atol=2e-6)
 
 
-# --- helpers --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_round_inwards_in_half_precision(dtype: torch.dtype) -> None:
     center = torch.rand(5000, generator=generator()).to(dtype)
@@ -203,9 +153,3 @@ def test_round_inwards_in_half_precision(dtype: torch.dtype) -> None:
     back = (found.float() - rounded.float()).abs()
     assert bool((back <= torch.finfo(dtype).eps).all())  # at most one step of the dtype
     assert bool((back[(rounded.float() - center.float()).abs() <= offset.abs()] == 0).all())
-
-
-def test_scale_to_max_one() -> None:
-    found = scale_to_max_one(torch.tensor([[2.0, -4.0], [0.0, 0.0], [1e-42, 0.0]]), (1,))
-    assert found[:2].tolist() == [[0.5, -1.0], [0.0, 0.0]]
-    assert 0 < found[2, 0].item() <= 1

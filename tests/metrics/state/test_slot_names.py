@@ -50,11 +50,6 @@ def test_slots_of_multiwoz_and_empty_values_are_not_warned_of() -> None:
     assert results["unknown_slots"] == {}
 
 
-def test_warning_lists_five_unknown_slots_and_counts_the_others() -> None:
-    with pytest.warns(SlotNameWarning, match=r"'a-4' \(1 turns, counted as wrong\), 4 more"):
-        joint_goal_accuracy([{f"a-{i}": "x" for i in range(9)}], [{}])
-
-
 def test_slots_outside_the_schema_are_ignored() -> None:
     predictions = [SGD | {"Hotels_1-phone": ["x"]}, SGD | {"Hotels_1-sauna": ["x"]}]
     settings: dict[str, Any] = {"preset": "sgd_fuzzy", "categorical_slots": ["Hotels_1-star_rating"]}

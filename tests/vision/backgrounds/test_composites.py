@@ -45,9 +45,6 @@ def waves(images: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.degrees(np.arctan2(frequencies[y], frequencies[x])) % 180, np.hypot(frequencies[y], frequencies[x])
 
 
-# --- stripes --------------------------------------------------------------------------------------------------------
-
-
 def test_stripes_have_the_direction_of_their_texture() -> None:
     rows = ROWS[:72]
     images = stripes(rows % 9, rows, 64, 0, "test")
@@ -67,16 +64,6 @@ def test_colors_of_stripes_are_uninformative_and_dark() -> None:
     for shade in (dark, bright):
         means = torch.stack([shade[label::9].mean(0) for label in range(9)])
         assert means.std(0).max() < 0.05, "colors are independent of the class"
-
-
-def test_stripes_depend_on_row_seed_and_stream() -> None:
-    every = stripes(ROWS % 9, ROWS, 32, 0, "test")
-    assert torch.equal(stripes(ROWS[[7, 3]] % 9, ROWS[[7, 3]], 32, 0, "test"), every[[7, 3]])
-    assert not torch.equal(stripes(ROWS % 9, ROWS, 32, 1, "test"), every)
-    assert not torch.equal(stripes(ROWS % 9, ROWS, 32, 0, "other"), every)
-
-
-# --- textures and donors --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.8, 1.0])
@@ -100,18 +87,6 @@ def test_classes_of_donors() -> None:
         else:
             assert int(shift[1 if variant == "mixed_next" else 0]) == len(MANY)
         assert len(donors.unique()) > 0.6 * len(MANY), "uniformly drawn: 1 - 1/e of all rows occur"
-
-
-def test_donors_depend_on_seed_and_epoch() -> None:
-    images = composites()
-    first = images.donors("mixed_rand", ROWS, seed=0)
-    assert torch.equal(first, images.donors("mixed_rand", ROWS, seed=0, epoch=0))
-    assert not torch.equal(first, images.donors("mixed_rand", ROWS, seed=0, epoch=1))
-    assert not torch.equal(first, images.donors("mixed_rand", ROWS, seed=1))
-    assert torch.equal(images.donors("mixed_rand", ROWS[[9, 2]], seed=0), first[[9, 2]])
-
-
-# --- the eight variants ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["shapes", "objects"])

@@ -14,7 +14,6 @@ from dair_hf.vision.backgrounds.composites import (
     _bounding_box,
     _place_foregrounds,
     digit_foregrounds,
-    object_foregrounds,
     shape_foregrounds,
 )
 
@@ -44,9 +43,6 @@ def moments(mask: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64], NDA
     return area, center, np.degrees(0.5 * np.arctan2(2 * xy, xx - yy))
 
 
-# --- placement ------------------------------------------------------------------------------------------------------
-
-
 def test_position_and_size_of_squares() -> None:
     placed = _place_foregrounds(squares(), ROWS % 9, ROWS, SIZE, 0, "test")
     assert placed.colors.shape == (200, 3, SIZE, SIZE)
@@ -74,20 +70,6 @@ def test_rotation_of_a_bar() -> None:
     assert np.abs(off[inside]).max() < 2.0
 
 
-def test_largest_rotations() -> None:
-    images, labels = torch.zeros(9, 28, 28, dtype=torch.uint8), torch.arange(9)
-    assert digit_foregrounds(images, labels).turn == 15.0
-    assert object_foregrounds(images[:, None].expand(-1, 3, -1, -1), labels, NAMES).turn == 0.0
-
-
-def test_colors_of_shapes() -> None:
-    colors = _place_foregrounds(shape_foregrounds(24), ROWS % 9, ROWS, 32, 0, "test").colors
-    assert torch.equal(colors, colors[:, :, :1, :1].expand_as(colors)), "one color per foreground"
-    found = colors[:, :, 0, 0]
-    assert 0.7 <= found.min() < 0.72 and 0.98 < found.max() <= 1.0
-    assert np.abs(np.corrcoef(found.T.numpy())[np.triu_indices(3, 1)]).max() < 0.25
-
-
 def test_objects_keep_their_colors() -> None:
     foregrounds = squares()
     placed = _place_foregrounds(foregrounds, ROWS % 9, ROWS, SIZE, 0, "test")
@@ -107,28 +89,6 @@ def test_ink_is_opacity() -> None:
     assert np.abs(area / (ink * scale**2) - 1).max() < 0.03
 
 
-def test_placement_depends_on_row_seed_and_stream() -> None:
-    foregrounds = squares()
-    every = _place_foregrounds(foregrounds, ROWS % 9, ROWS, 32, 0, "test")
-    some = _place_foregrounds(foregrounds, ROWS[[7, 3]] % 9, ROWS[[7, 3]], 32, 0, "test")
-    assert torch.equal(some.mask, every.mask[[7, 3]]) and torch.equal(some.colors, every.colors[[7, 3]])
-    for other in (
-        _place_foregrounds(foregrounds, ROWS % 9, ROWS, 32, 1, "test"),
-        _place_foregrounds(foregrounds, ROWS % 9, ROWS, 32, 0, "other"),
-    ):
-        assert not torch.equal(other.mask, every.mask)
-
-
-# --- foregrounds ----------------------------------------------------------------------------------------------------
-
-
-def test_shapes() -> None:
-    foregrounds = shape_foregrounds(20)
-    assert foregrounds.names == tuple(SHAPES) and foregrounds.counts == (1,) * 9
-    assert (foregrounds.images.shape, foregrounds.images.dtype) == ((9, 1, 20, 20), torch.uint8)
-    assert int(foregrounds.images.amin()) == 0 and int(foregrounds.images.amax((1, 2, 3)).min()) == 255
-
-
 def test_images_are_ordered_by_class_without_the_tenth() -> None:
     labels = torch.tensor([8, 9, 0, 3, 1, 2, 4, 5, 6, 7, 3, 9, 0])
     images = torch.arange(13, dtype=torch.uint8).view(13, 1, 1).expand(13, 28, 28)
@@ -140,9 +100,6 @@ def test_images_are_ordered_by_class_without_the_tenth() -> None:
     asked = torch.tensor([0, 0, 0, 3, 3, 8, 8])
     indices = foregrounds.indices(asked, torch.tensor([0, 1, 2, 1, 4, 0, 5]))
     assert foregrounds.images[indices, 0, 0, 0].tolist() == [2, 12, 2, 10, 3, 0, 0]
-
-
-# --- bounding boxes -------------------------------------------------------------------------------------------------
 
 
 def test_bounding_boxes() -> None:

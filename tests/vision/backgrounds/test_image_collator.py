@@ -34,9 +34,6 @@ def pixels_of(view: dict[str, Any], size: int) -> NDArray[np.float64]:
     return batch["pixel_values"][0].permute(1, 2, 0).double().numpy() * 255
 
 
-# --- crop -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("height", "width"), [(12, 12), (12, 20), (31, 12), (12, 13)])
 def test_the_central_square(tmp_path: Path, height: int, width: int) -> None:
     image = noise(height, width)
@@ -44,15 +41,6 @@ def test_the_central_square(tmp_path: Path, height: int, width: int) -> None:
     expected = image[top : top + 12, left : left + 12].astype(np.float64)
     found = pixels_of({"image": written(tmp_path / "a.png", image)}, 12)
     assert np.abs(found - expected).max() < 1e-3, "pixels are not interpolated"
-
-
-def test_crops_are_shares_of_the_central_square(tmp_path: Path) -> None:
-    image = noise(16, 24)
-    view = {"image": written(tmp_path / "a.png", image), "crop": [0.25, 0.5, 0.75, 1.0], "mirrored": False}
-    # The square begins at column 4; the crop has its columns 4 to 12 and rows 8 to 16.
-    expected = image[8:16, 8:16]
-    assert np.abs(pixels_of(view, 8) - expected).max() < 1e-3
-    assert np.abs(pixels_of({**view, "mirrored": True}, 8) - expected[:, ::-1]).max() < 1e-3
 
 
 def test_downscaling_averages(tmp_path: Path) -> None:
@@ -63,25 +51,12 @@ def test_downscaling_averages(tmp_path: Path) -> None:
     assert pixels_of({"image": written(tmp_path / "b.png", noise(160, 160))}, 8).std() < 10
 
 
-def test_an_image_of_the_target_size_is_unchanged(tmp_path: Path) -> None:
-    image = noise(224, 224)
-    path = written(tmp_path / "a.png", image)
-    for view in ({"image": path}, {"image": path, "crop": [0.0, 0.0, 1.0, 1.0], "mirrored": None}):
-        assert np.abs(pixels_of(view, 224) - image).max() < 1e-3
-
-
 def test_normalization(tmp_path: Path) -> None:
     path = written(tmp_path / "a.png", np.full((4, 4, 3), (51, 102, 153), dtype=np.uint8))
     batch = ImageCollator(4)([{"image": path, "labels": 3}])
     expected = (np.array([0.2, 0.4, 0.6]) - MEAN) / STD
     assert np.abs(batch["pixel_values"][0].permute(1, 2, 0).numpy() - expected).max() < 1e-6
     assert MEAN == (0.4717, 0.4499, 0.3837) and STD == (0.26, 0.2516, 0.2575)
-
-
-def test_all_modes_are_converted_to_rgb(tmp_path: Path) -> None:
-    for mode, name in (("L", "a.jpg"), ("CMYK", "b.jpg"), ("P", "c.png"), ("1", "d.png")):
-        Image.fromarray(np.full((8, 8, 3), 255, dtype=np.uint8)).convert(mode).save(tmp_path / name)
-        assert pixels_of({"image": str(tmp_path / name)}, 8).min() > 250
 
 
 def test_orientation_metadata_are_ignored(tmp_path: Path) -> None:
@@ -93,9 +68,6 @@ def test_orientation_metadata_are_ignored(tmp_path: Path) -> None:
     with Image.open(path) as file:
         assert file.getexif()[0x0112] == 3
     assert np.abs(pixels_of({"image": path}, 8) - image).max() < 1e-3
-
-
-# --- batches --------------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_of_pairs(tmp_path: Path) -> None:
@@ -111,9 +83,6 @@ def test_a_batch_of_pairs(tmp_path: Path) -> None:
     assert batch["view_mask"].tolist() == [[True, True], [True, False]]
     unlabeled = ImageCollator(2)([{"image": paths[0]}])
     assert set(unlabeled) == {"pixel_values"}
-
-
-# --- crops ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("smallest", [0.08, 0.5, 0.9])
@@ -139,17 +108,3 @@ def test_distribution_of_crops(smallest: float) -> None:
     assert abs(np.corrcoef(left / (1 - width + 1e-9), top / (1 - height + 1e-9))[0, 1]) < 0.05
     assert float(mirrored.double().mean()) == pytest.approx(0.5, abs=0.015)
     assert abs(np.corrcoef(mirrored.numpy(), area)[0, 1]) < 0.05
-
-
-def test_crops_of_the_whole_image() -> None:
-    crops, mirrored = _draw_crops(ROWS[:50], 0, 0, "test", 1.0)
-    assert torch.equal(crops, torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(50, 4))
-    assert 10 < int(mirrored.sum()) < 40
-
-
-def test_crops_depend_on_row_seed_epoch_and_stream() -> None:
-    first = _draw_crops(ROWS[:50], 0, 0, "test", 0.08)
-    some = _draw_crops(ROWS[[30, 4]], 0, 0, "test", 0.08)
-    assert all(torch.equal(one, every[[30, 4]]) for one, every in zip(some, first, strict=True))
-    for other in ((1, 0, "test"), (0, 1, "test"), (0, 0, "other")):
-        assert not torch.equal(_draw_crops(ROWS[:50], *other, 0.08)[0], first[0])

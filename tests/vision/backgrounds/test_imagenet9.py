@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
-from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
 from dair_hf.io.file_values import FileValueCache
-from dair_hf.training.trainer import DAIRTrainer
 from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
-from dair_hf.vision.backgrounds.variants import evaluate_variants
-from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
 
 
@@ -34,9 +29,6 @@ def folders(tmp_path: Path) -> dict[str, Any]:
 def epoch_of(pairs: EpochPairs, epoch: int) -> dict[str, list[Any]]:
     pairs.set_epoch(epoch)
     return pairs.pairs[:]
-
-
-# --- rows -----------------------------------------------------------------------------------------------------------
 
 
 def test_training_and_test_rows(folders: dict[str, Any]) -> None:
@@ -86,26 +78,6 @@ def test_fingerprints_follow_the_images_and_not_their_place(folders: dict[str, A
     assert changed_settings(record, run, {"data": ImageNet9Config(train_folder="a", test_folder="b")}, first) == {}
 
 
-def test_missing_files(folders: dict[str, Any], tmp_path: Path) -> None:
-    def remove(root: str, variant: str, split: str, label: int) -> str:
-        (tmp_path / root / variant / split / CLASSES[label] / file_name(variant, label, 1)).unlink()
-        return f"{CLASSES[label]}/{foreground(label, 1)}"
-
-    lost = {
-        "train/mixed_rand": [remove("in9", "mixed_rand", "train", 2)],
-        "test/only_bg_t": [remove("bg_challenge", "only_bg_t", "val", 5)],
-    }
-    with pytest.raises(DataError, match="in9: .*mixed_rand/train: 02_wheeled vehicle/n02701002_00001"):
-        load_imagenet9(ImageNet9Config(**folders))
-    data = load_imagenet9(ImageNet9Config(**folders, strict=False))
-    assert data.missing == lost
-    assert len(data.train) == 269 and None not in data.train["augmented_image"][:]
-    assert {len(rows) for rows in data.tests.values()} == {17}
-
-
-# --- training pairs -------------------------------------------------------------------------------------------------
-
-
 def test_shared_crops(folders: dict[str, Any]) -> None:
     for shared in (True, False):
         config = ImageNet9Config(**folders, shared_crop=shared)
@@ -145,13 +117,6 @@ def test_crops_are_redrawn_each_epoch_and_reproducible(folders: dict[str, Any]) 
     assert len(fingerprints) == 10, "different content has different fingerprints"
 
 
-def test_smallest_crop_1_disables_crops(folders: dict[str, Any]) -> None:
-    config = ImageNet9Config(**folders, smallest_crop=1.0)
-    rows = epoch_of(imagenet9_train_pairs(load_imagenet9(config), config, seed=0), 0)
-    assert rows["crop"] == [[0.0, 0.0, 1.0, 1.0]] * 270
-    assert 90 < sum(rows["mirrored"]) < 180
-
-
 def test_erm_needs_no_partners(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders)
     data = load_imagenet9(config)
@@ -170,32 +135,3 @@ def test_a_batch_holds_both_images_of_a_foreground(folders: dict[str, Any]) -> N
     shades = (batch["pixel_values"].mean((2, 3, 4)) * 255).tolist()
     assert shades == [pytest.approx(row, abs=1.0) for row in expected]
     assert batch["labels"].tolist() == [[0, 0], [1, 1], [8, 8]]
-
-
-# --- with the trainer -----------------------------------------------------------------------------------------------
-
-
-def test_files_and_variants_with_the_trainer(folders: dict[str, Any], tmp_path: Path) -> None:
-    config = ImageNet9Config(**folders, input_size=28)
-    data = load_imagenet9(config)
-    torch.manual_seed(0)
-    args = DAIRConfig(
-        str(tmp_path / "out"), method="dair", dair_lambda=1.0, max_steps=2, per_device_train_batch_size=8,
-        per_device_eval_batch_size=8, report_to="none", save_strategy="no", disable_tqdm=True, use_cpu=True,
-    )  # fmt: skip
-    trainer = DAIRTrainer(
-        DigitCNN(DigitCNNConfig(num_channels=3, num_labels=9)),
-        args,
-        ImageCollator(config.input_size),
-        imagenet9_train_pairs(data, config, seed=0, partners=True),
-        sample_loss="classification",
-    )
-    trainer.train()
-    found = evaluate_variants(trainer.evaluate_pairs, data.tests, intervals=False)
-    collator = ImageCollator(28)
-    for variant, rows in data.tests.items():
-        batch = collator(rows.to_list())
-        with torch.no_grad():
-            correct = trainer.model.eval()(batch["pixel_values"]).logits.argmax(1) == batch["labels"]
-        assert found[f"accuracy_{variant}"] == pytest.approx(float(correct.double().mean()))
-    assert found["rows"] == 18

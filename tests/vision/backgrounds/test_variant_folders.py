@@ -12,39 +12,11 @@ from dair_hf.vision.backgrounds.imagenet9 import (
     _pair_variants,
     _read_variants,
 )
-from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, write_variants
+from tests.fixtures.variant_images import CLASSES, file_name, foreground, write_variants
 
 
 def a_file(folder: Path, variant: str, label: int, number: int, split: str = "val") -> Path:
     return folder / variant / split / CLASSES[label] / file_name(variant, label, number)
-
-
-# --- one variant ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_variant(tmp_path: Path, variant: str) -> None:
-    write_variants(tmp_path)
-    rows = _read_variants(tmp_path, "val", (variant,)).rows[variant]
-    expected = [
-        {
-            "row_id": f"{name}/{foreground(label, number)}",
-            "image": str(tmp_path / variant / "val" / name / file_name(variant, label, number)),
-            "labels": label,
-        }
-        for label, name in enumerate(CLASSES)
-        for number in (1, 2)
-    ]
-    assert rows[:] == {key: [row[key] for row in expected] for key in ("row_id", "image", "labels")}
-    assert rows.features["labels"].names == [name[3:] for name in CLASSES]
-
-
-def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_variants(tmp_path / "data", variants=("original",))
-    monkeypatch.chdir(tmp_path)
-    rows = _read_variants("data", "val", ("original",)).rows["original"]
-    monkeypatch.chdir("/")
-    assert all(Path(path).is_file() for path in rows["image"])
 
 
 def test_rows_are_sorted_by_foreground_whatever_their_names_end_with(tmp_path: Path) -> None:
@@ -74,17 +46,6 @@ def test_suffixes_names_and_ignored_files(tmp_path: Path) -> None:
     assert found == {"b", "c", "d", foreground(3, 1), "mine", "m_5", "fg_m", "a_bg_b", "fg__bg_b"}
 
 
-# --- several variants -----------------------------------------------------------------------------------------------
-
-
-def test_variants_have_the_same_order(tmp_path: Path) -> None:
-    found = _read_variants(write_variants(tmp_path), "val")
-    assert set(found.rows) == set(VARIANTS) and found.missing == {}
-    for variant, rows in found.rows.items():
-        assert rows["row_id"][:] == found.rows["original"]["row_id"][:]
-        assert f"/{variant}/val/" in rows["image"][0] and len(rows) == 18
-
-
 def test_missing_files_are_named(tmp_path: Path) -> None:
     write_variants(tmp_path)
     a_file(tmp_path, "mixed_rand", 0, 1).unlink()
@@ -105,9 +66,6 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     assert len(_read_variants(tmp_path, "val", variants=("original", "mixed_next")).rows["original"]) == 18
 
 
-# --- pairs ----------------------------------------------------------------------------------------------------------
-
-
 def test_pairs_by_foreground_in_any_order() -> None:
     rows = Dataset.from_dict({"row_id": ["a", "b", "c"], "image": ["a1", "b1", "c1"], "labels": [0, 1, 2]})
     partners = Dataset.from_dict({"row_id": ["c", "d", "a"], "image": ["c2", "d2", "a2"], "labels": [2, 3, 0]})
@@ -118,10 +76,3 @@ def test_pairs_by_foreground_in_any_order() -> None:
         "augmented_image": ["a2", None, "c2"],
         "augmented_labels": [0, None, 2],
     }
-
-
-def test_pairs_keep_the_names_of_the_classes(tmp_path: Path) -> None:
-    found = _read_variants(write_variants(tmp_path), "val").rows
-    pairs = _pair_variants(found["original"], found["mixed_same"])
-    assert pairs.features["augmented_labels"] == pairs.features["labels"] == found["no_fg"].features["labels"]
-    assert pairs["augmented_image"][:] == found["mixed_same"]["image"][:]

@@ -16,17 +16,12 @@ from dair_hf.vision.backgrounds.variants import (
     evaluate_variants,
 )
 
-PAPER = ["Original", "M-Rand", "M-Same", "M-Next", "BG-B ↓", "BG-T ↓", "No-FG", "Only-FG"]
-
 
 def test_columns_are_ordered_as_in_the_paper() -> None:
-    assert [variant.heading for variant in VARIANTS.values()] == PAPER
-    assert list(VARIANTS) == [
-        "original", "mixed_rand", "mixed_same", "mixed_next", "only_bg_b", "only_bg_t", "no_fg", "only_fg",
-    ]  # fmt: skip
+    paper = ["Original", "M-Rand", "M-Same", "M-Next", "BG-B ↓", "BG-T ↓", "No-FG", "Only-FG"]
+    assert [variant.heading for variant in VARIANTS.values()] == paper
     assert {name for name, variant in VARIANTS.items() if not variant.higher_is_better} == {"only_bg_b", "only_bg_t"}
     assert set(MIXED) == {name for name in VARIANTS if name.startswith("mixed_")}
-    assert CLASSES == 9
 
 
 def test_metrics_by_hand() -> None:
@@ -50,12 +45,6 @@ def test_metrics_by_hand() -> None:
             "both_correct": 2 / 5,
         }
     )
-
-
-def test_metrics_of_missing_variants_are_omitted() -> None:
-    found = _variant_metrics({"mixed_next": [True, False], "mixed_rand": [True, True]}, intervals=False)
-    assert found == {"rows": 2, "accuracy_mixed_next": 0.5, "accuracy_mixed_rand": 1.0}
-    assert "background_gap" not in _variant_metrics({"original": [1], "mixed_same": [0]}, intervals=False)
 
 
 def test_cm_without_correct_originals_is_nan() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.vision.cifar10 import Cifar10Config, _CroppedView, cifar10_evaluation_pairs, cifar10_train_pairs
+from dair_hf.vision.cifar10 import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
 from tests.fixtures.cifar import noise_images
 
@@ -38,9 +38,6 @@ def by_hand(image: np.ndarray, drawn: np.ndarray, padding: int, flip: bool) -> n
     return cut[:, :, ::-1] if flip and drawn[2] < 0.5 else cut
 
 
-# --- training pairs -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("padding", "flip"), [(4, True), (4, False), (0, True), (31, True)])
 def test_originals_are_cropped_and_flipped(padding: int, flip: bool) -> None:
     pairs = cifar10_train_pairs(CIFAR, small(crop_padding=padding, flip=flip), seed=5)
@@ -53,12 +50,6 @@ def test_originals_are_cropped_and_flipped(padding: int, flip: bool) -> None:
         assert np.array_equal(found.numpy(), expected)
     assert pairs.row_ids[[0, 79]].tolist() == ["train/0", "train/79"]
     assert batch["view_mask"].tolist() == [[True]] * 80
-
-
-def test_without_crop_and_flip_images_are_unchanged() -> None:
-    pairs = cifar10_train_pairs(CIFAR, small(crop_padding=0, flip=False), seed=0)
-    for epoch in (0, 1):
-        assert torch.equal(whole(pairs, epoch)["pixel_values"][:, 0], plain("train", 0, 80))
 
 
 def test_crops_of_partners_are_independent() -> None:
@@ -76,27 +67,6 @@ def test_crops_of_partners_are_independent() -> None:
     assert torch.equal(labels[:, 0], labels[:, 1])
 
 
-def test_crops_depend_on_epoch_and_seed() -> None:
-    pairs = cifar10_train_pairs(CIFAR, small(partner="crop"), seed=0)
-    first = whole(pairs, 0)["pixel_values"]
-    other = whole(cifar10_train_pairs(CIFAR, small(partner="crop"), seed=1))["pixel_values"]
-    for view in (0, 1):
-        for changed in (whole(pairs, 1)["pixel_values"], other):
-            assert (first[:, view] != changed[:, view]).flatten(1).any(dim=1).sum() > 70
-    assert torch.equal(whole(pairs, 0)["pixel_values"], first)
-    assert torch.equal(pairs.__getitems__([7, 3])["pixel_values"], first[[7, 3]])
-
-
-def test_views_with_the_same_stream_show_the_same_crops() -> None:
-    images, labels = CIFAR["train"]
-    views = [_CroppedView(shown, labels, torch.arange(80), 4, True, "both") for shown in (images, images // 2)]
-    pixels = (whole(TensorPairs(*views, rows=80))["pixel_values"] * 255).round()
-    assert torch.equal(pixels[:, 1], (pixels[:, 0] / 2).floor())
-
-
-# --- evaluation pairs -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("split", "file", "start", "stop"), [("test", "test", 0, 20), ("validation", "train", 95, 120)]
 )
@@ -107,16 +77,6 @@ def test_evaluation_images_are_unchanged(split: str, file: str, start: int, stop
     assert batch["pixel_values"].shape[1] == 1
     assert batch["labels"][:, 0].tolist() == CIFAR[file].labels[start:stop].tolist()
     assert pairs.row_ids[[0, -1]].tolist() == [f"{file}/{start}", f"{file}/{stop - 1}"]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_given_partners(dtype: torch.dtype) -> None:
-    attacked = (plain("test", 0, 20).to(dtype) + 0.01).clamp(max=1.0).requires_grad_()
-    batch = whole(cifar10_evaluation_pairs(CIFAR, small(), partners=attacked))
-    assert torch.equal(batch["pixel_values"][:, 0], plain("test", 0, 20))
-    assert torch.equal(batch["pixel_values"][:, 1], attacked.detach().float())
-    assert batch["pixel_values"].dtype == torch.float32 and not batch["pixel_values"].requires_grad
-    assert batch["labels"].tolist() == CIFAR["test"].labels[:20, None].expand(20, 2).tolist()
 
 
 def test_rows_of_each_split() -> None:

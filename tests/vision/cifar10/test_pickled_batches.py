@@ -12,7 +12,7 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.vision.cifar10 import load_cifar10
-from tests.fixtures.cifar import noise_images, pickle_of, short
+from tests.fixtures.cifar import short
 
 
 def read(folder: Path, content: bytes) -> None:
@@ -66,18 +66,6 @@ def calling(name: str) -> bytes:
 def test_other_names_are_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(DataError, match="not executed"):
         read(tmp_path, content)
-
-
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    content = pickle_of(noise_images(2))
-    for damaged in (b"", b"text, no pickle", content[:-1], content[: len(content) // 2], content[:40] + content[45:]):
-        with pytest.raises(Exception):  # noqa: B017 - damaged pickles raise nearly every exception
-            read(tmp_path, damaged)
-
-
-def test_deep_nesting_does_not_crash(tmp_path: Path) -> None:
-    content = pickle_of(noise_images(2))[:-2] + short("deep") + b")" + b"\x85" * 300_000 + b"u."
-    read(tmp_path, content)
 
 
 @pytest.mark.parametrize("damage", [b"T" + (2**31 - 1).to_bytes(4, "little") + b"x", short("x") + b"r\xff\xff\xff\xff"])

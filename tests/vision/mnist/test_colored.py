@@ -41,9 +41,6 @@ def share_agreeing(colors: torch.Tensor, labels: torch.Tensor = LABELS) -> float
     return float((colors[:, 1].long() == labels).double().mean())
 
 
-# --- draws ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("scheme", "agreement"), [("C1", 0.8), ("C2", 0.9), ("C3", 0.1)])
 def test_colors_agree_with_the_probability_of_the_scheme(scheme: str, agreement: float) -> None:
     colors = _draw_colors(scheme, LABELS, MANY, seed=0)
@@ -102,9 +99,6 @@ def test_colors_follow_the_noisy_label() -> None:
     assert share_agreeing(colors, noisy) == pytest.approx(0.8, abs=4 * SIGMA)
     # Agreement with the class of the digit: 0.75 * 0.8 + 0.25 * 0.2 = 0.65.
     assert share_agreeing(colors, (digits <= 4).long()) == pytest.approx(0.65, abs=4 * SIGMA)
-
-
-# --- pairs ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_training_pair_is_one_digit_in_two_colors() -> None:
@@ -204,9 +198,3 @@ def test_rows_of_each_split(settings: dict[str, Any], split: str, first: int, co
     file = "test" if settings.get("test_source") == "test" else "train"
     assert pairs.row_ids[[0, -1]].tolist() == [f"{file}/{first}", f"{file}/{first + count - 1}"]
     assert pairs.columns["digit"] == BIG[file].labels[first : first + count].tolist()
-
-
-def test_rows_do_not_depend_on_the_number_of_rows() -> None:
-    few, many = (colored_train_pairs(MNIST, small(train_rows=rows), seed=0) for rows in (50, 300))
-    assert torch.equal(whole(few)["pixel_values"], whole(many)["pixel_values"][:50])
-    assert torch.equal(whole(few)["labels"], whole(many)["labels"][:50])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 from tests.fixtures.cpu_time import cpu_time
-from tests.fixtures.digits import noise_digits, png, write_idx, write_parquet
+from tests.fixtures.digits import noise_digits, write_idx, write_parquet
 
 DIGITS = noise_digits(20)
 
@@ -19,9 +17,6 @@ DIGITS = noise_digits(20)
 def same(found: Digits, expected: Digits) -> bool:
     assert (found.images.dtype, found.labels.dtype) == (torch.uint8, torch.int64)
     return torch.equal(found.images, expected.images) and torch.equal(found.labels, expected.labels)
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -41,17 +36,6 @@ def test_parts_of_a_split_are_joined_in_order(tmp_path: Path) -> None:
     assert same(load_mnist(tmp_path, "train"), expected)
 
 
-def test_other_lossless_formats(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "train.parquet", DIGITS, form="BMP")
-    assert same(load_mnist(tmp_path, "train"), DIGITS)
-
-
-def test_images_may_be_plain_bytes(tmp_path: Path) -> None:
-    table = pa.table({"image": [png(DIGITS.images[0].numpy())], "label": pa.array([3], pa.int8())})
-    pq.write_table(table, tmp_path / "train.parquet")
-    assert same(load_mnist(tmp_path, "train"), Digits(DIGITS.images[:1], torch.tensor([3])))
-
-
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("dot", ["-", "."])
 def test_idx(tmp_path: Path, compressed: bool, dot: str) -> None:
@@ -59,11 +43,6 @@ def test_idx(tmp_path: Path, compressed: bool, dot: str) -> None:
     write_idx(tmp_path, "t10k", noise_digits(3, seed=1), compressed=compressed, dot=dot)
     assert same(load_mnist(tmp_path, "train"), DIGITS)
     assert same(load_mnist(tmp_path, "test"), noise_digits(3, seed=1))
-
-
-def test_tensors_are_writable(tmp_path: Path) -> None:
-    write_idx(tmp_path, "train", DIGITS)
-    load_mnist(tmp_path, "train").images[0] = 0
 
 
 @pytest.mark.realdata

@@ -9,12 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from dair_hf.data.counter_rng import uniform
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.vision.mnist.rotated import (
     SCHEMES,
     RotatedConfig,
-    RotatedView,
     _randomized_labels,
     draw_angles,
     rotated_evaluation_pairs,
@@ -44,9 +42,6 @@ def quarter_turns(found: torch.Tensor, upright: torch.Tensor) -> torch.Tensor:
     return quarters
 
 
-# --- angles ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("scheme", "angles"), [("R1", [0.0]), ("R2", [90.0]), ("R3", [0.0, 180.0]), ("R4", [90.0, 270.0])]
 )
@@ -70,15 +65,6 @@ def test_schemes_of_arcs(scheme: str, arcs: list[tuple[float, float]]) -> None:
         assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 85.4
 
 
-def test_angles_follow_from_the_uniform_draws() -> None:
-    drawn = uniform(torch.arange(20), 3, 7, "name")[:, 0].numpy()
-    expected = np.where(drawn < 0.5, 22.5 + 45 * 2 * drawn, 202.5 + 45 * (2 * drawn - 1))
-    assert np.abs(draw_angles(SCHEMES["R6"], torch.arange(20), 3, 7, "name").numpy() - expected).max() < 1e-9
-
-
-# --- training pairs -------------------------------------------------------------------------------------------------
-
-
 def test_weak_training_pairs() -> None:
     pairs = rotated_train_pairs(MNIST, small(), seed=0)
     batch = whole(pairs)
@@ -97,13 +83,6 @@ def test_weak_training_pairs() -> None:
     assert pairs.columns["digit"] == MNIST["train"].labels[:300].tolist()
 
 
-def test_strong_training_pairs() -> None:
-    images = whole(rotated_train_pairs(MNIST, small(setup="strong"), seed=0))["pixel_values"]
-    assert torch.equal(images[:, 0, 0], UPRIGHT)
-    # Only within two degrees of a right angle no pixel moves.
-    assert (quarter_turns(images[:, 1], UPRIGHT) == -1).sum() > 270
-
-
 @pytest.mark.parametrize(("setup", "fresh"), [("weak", True), ("weak", False), ("strong", True)])
 def test_fresh_angles_of_both_views_change_with_the_epoch(setup: str, fresh: bool) -> None:
     pairs = rotated_train_pairs(MNIST, small(setup=setup, fresh_angles=fresh, label_noise=0.5), seed=0)
@@ -114,14 +93,6 @@ def test_fresh_angles_of_both_views_change_with_the_epoch(setup: str, fresh: boo
     assert torch.equal(whole(pairs, 0)["pixel_values"], first["pixel_values"])
     other = whole(rotated_train_pairs(MNIST, small(setup=setup), seed=1))
     assert not torch.equal(other["pixel_values"][:, 1], first["pixel_values"][:, 1])
-
-
-def test_angles_of_the_two_views_are_independent() -> None:
-    """The arcs of R4 and R6 are uncorrelated."""
-    rows = torch.arange(20_000)
-    first = draw_angles(SCHEMES["R4"], rows, 0, 0, "rotated/train/original") > 180
-    second = draw_angles(SCHEMES["R6"], rows, 0, 0, "rotated/train/augmented") > 180
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
 
 
 def test_label_noise() -> None:
@@ -145,16 +116,6 @@ def test_label_noise_is_shared_by_both_views_and_absent_in_evaluation() -> None:
     assert 100 < int((labels[:, 0] != MNIST["train"].labels[:300]).sum()) < 170  # 135 expected
     for split, expected in (("test", MNIST["test"].labels), ("validation", MNIST["train"].labels[400:])):
         assert torch.equal(whole(rotated_evaluation_pairs(MNIST, config, 0, split))["labels"][:, 0], expected)
-
-
-def test_partial_augmentation() -> None:
-    masks = [rotated_train_pairs(MNIST, small(partner_fraction=f), seed=0).partner_mask for f in (0.1, 0.5, 0.0)]
-    assert [int(mask.sum()) for mask in masks] == [30, 150, 0]
-    assert bool((masks[1] | ~masks[0]).all())
-    assert not bool((masks[1] == rotated_train_pairs(MNIST, small(partner_fraction=0.5), seed=1).partner_mask).all())
-
-
-# --- evaluation pairs -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,10 +146,3 @@ def test_rows_of_each_split() -> None:
     assert numbers_in(train.__getitems__([0, 19_999])["pixel_values"][:, 0]) == [0, 19_999]
     assert len(rotated_evaluation_pairs(big, RotatedConfig(), 0)) == 10_000
     assert len(rotated_train_pairs(big, RotatedConfig(train_rows=60_000), 0)) == 60_000
-
-
-def test_turn_is_added_to_the_angle() -> None:
-    view = RotatedView(*MNIST["train"], torch.tensor([4, 2]), arcs=((30.0, 30.0),), turn=-30.0)
-    batch = view(torch.tensor([1, 0]), epoch=0)
-    assert torch.equal(batch["pixel_values"][:, 0], MNIST["train"].images[[2, 4]].float() / 255)
-    assert torch.equal(batch["labels"], MNIST["train"].labels[[2, 4]])

@@ -57,8 +57,3 @@ def test_training_and_validation_rows_are_disjoint() -> None:
     every = SixNineConfig(train_rows=len(chosen("train")) - 20, validation_rows=20)
     assert len(six_nine_train_pairs(MNIST, every, 0)) == len(chosen("train")) - 20
     assert not set(six_nine_train_pairs(MNIST, every, 0).row_ids) & set(validation.row_ids)
-
-
-def test_partial_augmentation() -> None:
-    pairs = six_nine_train_pairs(MNIST, SixNineConfig(train_rows=60, validation_rows=20, partner_fraction=0.25), seed=0)
-    assert int(pairs.partner_mask.sum()) == 15

@@ -24,15 +24,6 @@ def test_batch_in_numbers() -> None:
     assert {values.dtype for values in batch.values()} == {torch.int64}
 
 
-def test_rows_without_target_have_no_label() -> None:
-    batch = _append_targets(PROMPTS, [[], [4]], pad_token_id=0)
-    assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 4, 0]]
-    assert batch["labels"].tolist() == [[-100] * 3, [-100, 4, -100]]
-    none = _append_targets(PROMPTS, [[], []], pad_token_id=0)
-    assert none["input_ids"].tolist() == PROMPTS["input_ids"].tolist()
-    assert (none["labels"] == -100).all()
-
-
 def test_other_token_columns_repeat_their_last_value() -> None:
     prompts = PROMPTS | {
         "mm_token_type_ids": torch.tensor([[1, 1, 0], [0, 0, 0]]),
@@ -54,13 +45,6 @@ def test_token_types_of_both_families() -> None:
     marked = PROMPTS | {"token_type_ids": torch.tensor([[1, 1, 0], [0, 0, 0]])}
     found = _append_targets(marked, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
     assert found.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
-
-
-def test_pixels_are_not_extended() -> None:
-    prompts = PROMPTS | {"pixel_values": torch.rand(2, 3, 4, 4), "image_sizes": torch.tensor([[4, 4], [4, 4]])}
-    batch = _append_targets(prompts, [[9], [4, 3]], pad_token_id=0)
-    assert batch["pixel_values"] is prompts["pixel_values"]
-    assert batch["image_sizes"] is prompts["image_sizes"]
 
 
 @settings(max_examples=40, deadline=None)

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dair_hf.data.collator import PairCollator
 from dair_hf.losses.per_sample import soft_score
-from dair_hf.vqa.inputs.processors import VQACollator, _soft_targets, encode_questions
+from dair_hf.vqa.inputs.processors import VQACollator, encode_questions
 from dair_hf.word_tokenizer import build_word_tokenizer
 
 
@@ -81,14 +81,6 @@ def test_labels_fit_the_sample_loss() -> None:
     assert soft_score(outputs, labels).tolist() == pytest.approx([0.6931472, 0.0], abs=1e-6)
 
 
-def test_views_without_annotations_have_no_soft_targets() -> None:
-    assert _soft_targets([{"input_ids": [1]}], 4) == {}
-    assert _soft_targets([{"answer_ids": [], "answer_scores": []}] * 2, 3)["labels"].tolist() == [[0.0] * 3] * 2
-    assert set(VQACollator.columns) == set(row([5], 1, [0], [1.0]))
-
-
-# --- questions --------------------------------------------------------------------------------------------------------
-
 QUESTIONS = ["What is this?", "What's the man's hat?", "Is the man in the hat?", "how many hats?"]
 
 
@@ -105,14 +97,6 @@ def test_rows_get_ids(tokenizer: PreTrainedTokenizerFast) -> None:
     assert encoded.column_names == ["row_id", "question", "input_ids"]
     without = rows.select([2]).cast_column("question", rows.features["question"])
     assert encode_questions(without, tokenizer)["input_ids"][:] == [None]
-
-
-def test_long_question_is_truncated() -> None:
-    short = build_word_tokenizer(QUESTIONS, model_max_length=3)
-    assert encode_questions(Dataset.from_dict({"question": ["the man is the hat", "the"]}), short)["input_ids"][:] == [
-        [2, 6, 5],
-        [2],
-    ]
 
 
 def test_fingerprint_of_the_encoding(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -116,29 +116,10 @@ def test_images_are_identified_by_their_content(images: list[str], loaded: list[
     assert not torch.equal(changed(images)[3], expected[4])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"seed": 1}, {"size": 40}, {"mean": (0.5, 0.5, 0.5)}, {"std": (0.5, 0.5, 0.5)}, {"dtype": torch.float16}],
-    ids=str,
-)
-def test_other_backbones_and_preprocessing_have_other_features(
-    other: dict[str, object], images: list[str], tmp_path: Path
-) -> None:
-    first, second = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", **other)
-    first.fill(images[:2])
-    assert first.folder != second.folder
-    with pytest.raises(DataError, match=r"0\.png.*call `fill`"):
-        second(images[:1])
-    assert second.fill(images[:2]) == 2
-    assert first(images[:2]).shape[:2] == second(images[:2]).shape[:2]
-    assert not torch.equal(first(images[:2]).mean((2, 3)), second(images[:2]).mean((2, 3)))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["loading", "writing"])
-def test_a_kill_loses_at_most_one_shard(when: str, images: list[str], loaded: list[str], tmp_path: Path) -> None:
+def test_a_kill_loses_at_most_one_shard(images: list[str], loaded: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "cache"), str(Path(images[0]).parent), when],
+        [sys.executable, "-c", KILLED, str(tmp_path / "cache"), str(Path(images[0]).parent)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -154,22 +135,9 @@ def test_a_kill_loses_at_most_one_shard(when: str, images: list[str], loaded: li
     assert torch.equal(cache(images), whole(images))
 
 
-def test_an_unreadable_image_keeps_the_shards_before_it(images: list[str], tmp_path: Path) -> None:
-    content = Path(images[6]).read_bytes()
-    Path(images[6]).write_bytes(content[: len(content) // 2])
-    cache = filling.cache(tmp_path / "cache")
-    with pytest.raises(DataError, match=r"6\.png"):
-        cache.fill(images, batch_size=2)
-    assert len(shards(cache)) == 1
-    Path(images[6]).write_bytes(content)
-    assert cache.fill(images, batch_size=2) == 6
-    with pytest.raises(DataError, match=r"none\.png"):
-        cache.fill([str(tmp_path / "none.png")])
-
-
-@pytest.mark.parametrize(("dtype", "error", "size"), [(torch.float16, 2**-11, 2), (torch.bfloat16, 2**-8, 2)])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float16, 2**-11), (torch.bfloat16, 2**-8)])
 def test_half_precision_takes_half_the_space(
-    dtype: torch.dtype, error: float, size: int, images: list[str], tmp_path: Path
+    dtype: torch.dtype, error: float, images: list[str], tmp_path: Path
 ) -> None:
     full, half = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", dtype=dtype)
     full.fill(images)
@@ -178,7 +146,7 @@ def test_half_precision_takes_half_the_space(
     assert found.dtype == torch.float32
     assert ((found - expected).abs() <= expected.abs() * error + 1e-7).all()
     values = expected.numel()
-    for cache, each in ((full, 4), (half, size)):
+    for cache, each in ((full, 4), (half, 2)):
         room = sum(path.stat().st_size for path in shards(cache))
         assert values * each < room < values * each + 2000 * len(shards(cache))
 
@@ -221,14 +189,6 @@ def test_worker_process_reads(images: list[str], tmp_path: Path) -> None:
     assert torch.equal(torch.cat(list(loader)), expected)
 
 
-def test_features_of_another_process_are_found(images: list[str], tmp_path: Path) -> None:
-    first, second = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache")
-    first.fill(images[:4])
-    assert torch.equal(second(images[:4]), first(images[:4]))
-    first.fill(images)
-    assert second.fill(images) == 0
-
-
 def test_processes_share_the_images(images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = filling.cache(tmp_path / "alone")
     alone.fill(images)
@@ -258,28 +218,15 @@ def test_a_batch_may_be_changed(images: list[str], tmp_path: Path) -> None:
     assert torch.equal(filling.cache(tmp_path / "cache")(images), expected)
 
 
-def test_files_are_memory_mapped_and_closed(images: list[str], tmp_path: Path) -> None:
-    cache = filling.cache(tmp_path / "cache", shard_images=1)
-    cache.fill(images, batch_size=1)
-    open_before = len(list(Path("/proc/self/fd").iterdir()))
-    cache(images)
-    maps = Path("/proc/self/maps").read_text()
-    assert all(str(path) in maps for path in shards(cache))
-    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
-
-
 def test_damaged_shard_is_named(images: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache")
     cache.fill(images, batch_size=2)
     broken = shards(cache)[0]
     broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(DataError, match=f"{broken.name}: damaged, delete it"):
+    with pytest.raises(DataError, match=broken.name):
         filling.cache(tmp_path / "cache")
     broken.unlink()
     assert filling.cache(tmp_path / "cache").fill(images) in (2, 4)
-
-
-# --- fingerprints -----------------------------------------------------------------------------------------------------
 
 
 def model(seed: int = 0, **settings: Any) -> ResNetModel:
@@ -319,9 +266,6 @@ def test_fingerprint_changes_with_weights_settings_and_configuration() -> None:
     assert len({first, *others}) == 1 + len(others)
 
 
-# --- pixels -----------------------------------------------------------------------------------------------------------
-
-
 def noise(height: int, width: int) -> Callable[[int], NDArray[np.uint8]]:
     """Return a loader of images by number."""
     return lambda number: np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -347,19 +291,6 @@ def test_resized_like_pillow() -> None:
     resized = np.asarray(Image.fromarray(loader(1)).resize((3, 4), Image.Resampling.BILINEAR))
     assert torch.equal((pixels[0] * 255).round().byte(), torch.from_numpy(resized.transpose(2, 0, 1).copy()))
     assert Pixels(loader, size=4)([1]).shape == (1, 3, 4, 4)
-
-
-def test_path_is_loaded_from_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    Image.fromarray(np.full((2, 2, 3), (255, 0, 51), dtype=np.uint8)).save(path)
-    pixels = Pixels(size=2, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))([str(path)])
-    assert torch.allclose(pixels[0, :, 0, 0], torch.tensor([1.0, 0.0, 0.2]))
-
-
-def test_three_rows_of_pixels_are_not_channels() -> None:
-    array = np.arange(3 * 4 * 3, dtype=np.uint8).reshape(3, 4, 3)
-    pixels = Pixels({"a": array}.__getitem__, size=(3, 4), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))(["a"])
-    assert (pixels[0] * 255).round().byte().tolist() == array.transpose(2, 0, 1).tolist()
 
 
 def test_settings_contain_everything_that_affects_the_result() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -34,9 +33,6 @@ def generator(name: str) -> tuple[Any, Any, GeneratorCollator]:
     return model, processor, collator
 
 
-# --- classifiers ------------------------------------------------------------------------------------------------------
-
-
 def test_classifier_batch(images: list[str]) -> None:
     model, processor = vl.made(vl.vilt)
     batch = ClassifierCollator.for_model(model, processor)(
@@ -58,14 +54,6 @@ def test_classifier_batch(images: list[str]) -> None:
     assert not torch.equal(batch["pixel_values"][0], batch["pixel_values"][1])
 
 
-def test_classifier_without_answers_in_the_vocabulary_or_in_the_data(images: list[str]) -> None:
-    model, processor = vl.made(vl.vilt)
-    collator = ClassifierCollator.for_model(model, processor)
-    view = {"image": images[0], "question": "how many ?"}
-    assert collator([view | {"answer_ids": [], "answer_scores": []}])["labels"].tolist() == [[0, 0, 0, 0]]
-    assert "labels" not in collator([view])
-
-
 def test_long_questions_are_truncated(images: list[str]) -> None:
     model, processor = vl.made(vl.vilt)
     question = "how many circles are there what colour is the square ?"
@@ -76,23 +64,6 @@ def test_long_questions_are_truncated(images: list[str]) -> None:
     assert ClassifierCollator(processor, 4)([view])["input_ids"].tolist() == [ids]
     processor.tokenizer.model_max_length = 5
     assert ClassifierCollator(processor, 4)([view])["input_ids"].tolist() == [ids[:5]]
-
-
-def test_padding_does_not_change_the_scores(images: list[str]) -> None:
-    model, processor = vl.made(vl.vilt)
-    collator = ClassifierCollator.for_model(model, processor)
-    views = [
-        {"image": images[0], "question": "how many circles are there ?"},
-        {"image": images[1], "question": "red ?"},
-    ]
-    with torch.no_grad():
-        together = model(**collator(views)).logits
-        alone = torch.cat([model(**collator([view])).logits for view in views])
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
-    assert (together[0] - together[1]).abs().max() > 1e-3
-
-
-# --- generators -------------------------------------------------------------------------------------------------------
 
 
 def test_generator_batch_in_words(images: list[str]) -> None:
@@ -113,22 +84,6 @@ def test_generator_batch_in_words(images: list[str]) -> None:
     assert targets == [["two", "</s>"], ["red", "</s>"]]
     assert torch.equal(batch["labels"][batch["labels"] != -100], batch["input_ids"][batch["labels"] != -100])
     assert batch["attention_mask"].sum(1).tolist() == [13, 16]
-
-
-def test_prompts_equal_the_start_of_the_batch(images: list[str]) -> None:
-    _, _, collator = generator("llava")
-    views = [
-        {"image": images[0], "question": "how many ?", "answers": ["two"]},
-        {"image": images[1], "question": "what colour is the square ?", "answers": ["red"]},
-    ]
-    batch, prompts = collator(views), collator.prompts(views)
-    assert set(prompts) == {"input_ids", "attention_mask", "pixel_values"}
-    assert torch.equal(prompts["pixel_values"], batch["pixel_values"])
-    assert prompts["attention_mask"].tolist() == [[0] * 3 + [1] * 11, [1] * 14]
-    for row in range(2):
-        prompt = prompts["input_ids"][row][prompts["attention_mask"][row].bool()].tolist()
-        first = (batch["labels"][row] != -100).nonzero()[0].item()
-        assert batch["input_ids"][row][:first].tolist() == prompt
 
 
 def test_templates_of_prompt_and_target(images: list[str]) -> None:
@@ -168,24 +123,6 @@ def test_rows_without_answer(images: list[str]) -> None:
     # A row that starts the decoder and has no target.
     assert both["decoder_input_ids"].tolist()[0] == [END, PAD]
     assert apart([view | {"answers": []}])["labels"].tolist() == [[-100]]
-
-
-def test_targets_of_an_encoder_decoder(images: list[str]) -> None:
-    views = [
-        {"image": images[0], "question": "how many ?", "answers": ["two"]},
-        {"image": images[1], "question": "what colour ?", "answers": ["red red"]},
-    ]
-    for name in vl.ENCODER_DECODERS:
-        model, processor, collator = generator(name)
-        two, red = processor.tokenizer.convert_tokens_to_ids(["two", "red"])
-        batch = collator(views)
-        assert batch["labels"].tolist() == [[two, END, -100], [red, red, END]]
-        shifts = hasattr(model, "prepare_decoder_input_ids_from_labels")
-        assert shifts is (name == "t5gemma2")
-        assert shifts is ("decoder_input_ids" not in batch)
-        if not shifts:
-            start = model.generation_config.decoder_start_token_id
-            assert batch["decoder_input_ids"].tolist() == [[start, two, PAD], [start, red, red]]
 
 
 def generated(model: Any, inputs: dict[str, Any], words: range, length: int) -> tuple[list[int], list[float]]:
@@ -237,14 +174,6 @@ def test_loss_of_a_padded_batch_equals_generation_row_by_row(name: str, images: 
     # Another image changes the loss.
     moved = losses_without_end(model, collator([view | {"image": images[3]} for view in views]), decoder_only)
     assert np.abs(moved - losses).max() > 1e-3
-
-
-@pytest.mark.parametrize("name", ["llava", "florence2"])
-def test_collator_can_be_pickled(images: list[str], name: str) -> None:
-    _, _, collator = generator(name)
-    view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
-    there = pickle.loads(pickle.dumps(collator))([view])
-    assert all(torch.equal(there[key], values) for key, values in collator([view]).items())
 
 
 def test_most_frequent_answer() -> None:

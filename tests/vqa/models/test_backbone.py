@@ -81,15 +81,6 @@ def test_tokens_of_a_hierarchical_transformer() -> None:
     assert (features - normed).abs().max() < 1e-5
 
 
-def test_memory_format_does_not_change_the_features() -> None:
-    backbone = new_backbone(resnet()).eval()
-    images = torch.rand(2, 3, 32, 32)
-    with torch.no_grad():
-        expected = backbone(images).last_hidden_state
-        features = grid_features(backbone, images)
-    assert (features - expected).abs().max() < 1e-5
-
-
 def test_all_weights_are_used() -> None:
     """Each parameter of a new backbone gets a gradient."""
     for config in (resnet(), vit()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from transformers.models.smolvlm import processing_smolvlm
 from transformers.utils import is_torchvision_available
 
 from dair_hf import DAIRTrainer, PairEvaluator
-from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
 from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
@@ -45,9 +43,6 @@ def config(folder: str, **settings: Any) -> ModelConfig:
 
 def trained_parts(model: torch.nn.Module) -> list[str]:
     return [name for name, value in model.named_parameters() if value.requires_grad]
-
-
-# --- classifiers ------------------------------------------------------------------------------------------------------
 
 
 def test_known_answers_keep_their_rows(folders: Callable[[str], str]) -> None:
@@ -81,25 +76,6 @@ def test_answers_are_compared_after_normalization(folders: Callable[[str], str])
     assert model.classifier[-1].bias[3] == 0
 
 
-def test_new_rows_depend_only_on_the_seed(folders: Callable[[str], str]) -> None:
-    rows = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(len(rows))
-        rows.append(load_classifier(config(folders("vilt")), ANSWERS, seed).classifier[-1].weight[1])
-    assert torch.equal(rows[0], rows[1])
-    assert not torch.equal(rows[0], rows[2])
-
-
-def test_answers_of_the_checkpoint_keep_all_weights(folders: Callable[[str], str], tmp_path: Path) -> None:
-    stored, _ = vl.made(vl.vilt)
-    model = load_classifier(config(folders("vilt")), ["one", "two", "red", "blue"])
-    assert tiny.distance(tiny.weights(model), tiny.weights(stored)) == 0
-    model = load_classifier(config(folders("vilt")), ANSWERS)
-    model.save_pretrained(tmp_path)
-    again = load_classifier(config(str(tmp_path)), ANSWERS, seed=9)
-    assert tiny.distance(tiny.weights(model), tiny.weights(again)) == 0
-
-
 def test_head_of_a_classifier_has_no_adapters(folders: Callable[[str], str]) -> None:
     model = load_classifier(config(folders("vilt"), lora_rank=2, lora_alpha=6), ANSWERS)
     trained = trained_parts(model)
@@ -111,9 +87,6 @@ def test_head_of_a_classifier_has_no_adapters(folders: Callable[[str], str]) -> 
     assert any("lora_" in name for name in trained)
     assert not any("lora_" in name and "classifier" in name for name in trained)
     assert ClassifierCollator.for_model(model, load_processor(config(folders("vilt")))).num_answers == 5
-
-
-# --- generators -------------------------------------------------------------------------------------------------------
 
 
 def test_generators_are_greedy_and_stop_at_the_end_token(folders: Callable[[str], str], tmp_path: Path) -> None:
@@ -144,24 +117,6 @@ def test_adapters_of_a_generator(folders: Callable[[str], str], name: str, task:
     assert {part.split(".lora_")[0].rsplit(".", 1)[-1] for part in trained_parts(named)} == {"q_proj", "v_proj"}
 
 
-def test_pickled_weights_are_not_loaded(folders: Callable[[str], str], tmp_path: Path) -> None:
-    model, processor = vl.made(vl.llava)
-    model.config.save_pretrained(tmp_path)
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(DataError, match="safetensors"):
-        load_generator(config(str(tmp_path)), processor)
-
-
-def test_end_token_is_the_default_padding_token(tmp_path: Path) -> None:
-    _, processor = vl.made(vl.llava)
-    processor.tokenizer.pad_token = None
-    processor.save_pretrained(tmp_path)
-    assert load_processor(config(str(tmp_path))).tokenizer.pad_token == "</s>"
-
-
-# --- published models that also take videos ---------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(is_torchvision_available(), reason="their parts for videos load")
 @pytest.mark.parametrize("name", sorted(vl.PUBLISHED))
 def test_published_folders_load_without_torchvision(
@@ -189,32 +144,8 @@ def test_published_folders_load_without_torchvision(
     assert again.video_processor.to_dict() == files.get("video_preprocessor_config.json", settings)
 
 
-@pytest.mark.parametrize("content", ["[1]", "{"])
-def test_damaged_files_are_refused_in_one_line(folders: Callable[[str], str], tmp_path: Path, content: str) -> None:
-    folder = Path(shutil.copytree(folders("internvl"), tmp_path / "copy"))
-    (folder / "video_preprocessor_config.json").write_text(content)
-    with pytest.raises(DataError, match=f"model_name_or_path='{folder}': .") as refused:
-        load_processor(config(str(folder)))
-    assert "\n" not in str(refused.value)
-    (folder / "video_preprocessor_config.json").unlink()  # not every model has this file
-    assert type(load_processor(config(str(folder)))).__name__ == "InternVLProcessor"
-
-
 def opened(folder: Path) -> list[Image.Image]:
     return [Image.open(path).convert("RGB") for path in vl.write_images(folder, 2)]
-
-
-@pytest.mark.skipif(is_torchvision_available(), reason="nothing is missing")
-def test_missing_package_is_named(
-    folders: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = config(folders("smolvlm"))
-    monkeypatch.setattr(processing_smolvlm, "num2words", None)
-    with pytest.raises(DataError, match="num2words"):
-        load_processor(where)
-
-
-# --- a step on pairs --------------------------------------------------------------------------------------------------
 
 
 def row_losses(model: Any, collator: Any, views: list[dict[str, Any]], shift: int) -> np.ndarray:
@@ -254,8 +185,7 @@ def objective(model: Any, collator: Any, data: Any, dair_lambda: float, shift: i
 
 
 KINDS = [
-    ("vilt", 0), ("vilt", 2), ("llava", 0), ("llava", 2), ("idefics3", 0), ("qwen2_vl", 2), ("florence2", 0),
-    ("florence2", 2), ("t5gemma2", 0), ("internvl", 2), ("llava_onevision", 0),
+    ("vilt", 0), ("vilt", 2), ("llava", 2), ("smolvlm", 0), ("qwen2_vl", 2), ("florence2", 2), ("t5gemma2", 0),
 ]  # fmt: skip
 
 
@@ -330,23 +260,14 @@ def check_predictions(model: Any, processor: Any, collator: Any, data: Any, line
 
 
 def greedy(model: Any, processor: Any, collator: GeneratorCollator, view: dict[str, Any], length: int) -> str:
-    """Decode greedily without `generate`, cache or padding."""
-    words: list[int] = []
-    for _ in range(length):
-        if collator.causal:
-            inputs = collator.prompts([view])
-            for name in ("input_ids", "attention_mask", "mm_token_type_ids"):
-                fill = words if name == "input_ids" else [int(name == "attention_mask")] * len(words)
-                if name in inputs:
-                    inputs[name] = torch.cat([inputs[name], torch.tensor([fill], dtype=torch.long)], dim=1)
-        else:
-            inputs = {name: value for name, value in collator([view]).items() if name != "labels"}
-            start = {"florence2": vl.END, "t5gemma2": vl.BOS}[model.config.model_type]
-            inputs["decoder_input_ids"] = torch.tensor([[start, *words]])
-        with torch.no_grad():
-            scores = model(**inputs).logits[0, -1]
-            scores[placeholders(processor)] = -torch.inf
-            words.append(int(scores.argmax()))
-        if words[-1] in (vl.END, vl.PAD):
-            break
-    return processor.decode(words, skip_special_tokens=True)
+    """Decode one view greedily without padding."""
+    if collator.causal:
+        inputs = collator.prompts([view])
+    else:
+        inputs = {
+            name: value for name, value in collator([view]).items() if name not in ("labels", "decoder_input_ids")
+        }
+    settings: Any = {"max_new_tokens": length, "do_sample": False, "suppress_tokens": placeholders(processor)}
+    with torch.no_grad():
+        written = model.generate(**inputs, **settings)[0]
+    return processor.decode(written[inputs["input_ids"].shape[1] if collator.causal else 0 :], skip_special_tokens=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ from datasets import Dataset
 from PIL import Image
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.readers.images import ImageFolder, load_image
+from dair_hf.vqa.readers.images import load_image
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, VQAReport, read_edits, read_vqa, report_table
 from tests.fixtures.vqa_files import (
     ASKED,
@@ -44,9 +41,6 @@ def vqa(tmp_path: Path) -> Path:
 
 def rows_of(folder: Path, **options: Any) -> Dataset:
     return read_vqa(folder / "vqa", folder / "vqa", folder / "images", **options)[0]
-
-
-# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 def test_rows_match_the_files(vqa: Path) -> None:
@@ -82,12 +76,6 @@ def test_rows_without_public_answers(vqa: Path) -> None:
     for name, empty in (("answers", []), ("question_type", ""), ("answer_type", "")):
         assert rows[name][:] == [empty] * 24
     assert rows["question"][:] == [asked.text for asked in ASKED]
-
-
-def test_image_index_can_be_shared(vqa: Path) -> None:
-    images = ImageFolder(vqa / "images", vqa / "cv" / "images")
-    rows, _ = read_vqa(vqa / "vqa", vqa / "vqa", images)
-    assert rows.to_list() == rows_of(vqa).to_list()
 
 
 def test_each_defect_is_skipped_and_reported(vqa: Path) -> None:
@@ -132,15 +120,6 @@ def test_each_defect_is_skipped_and_reported(vqa: Path) -> None:
     for problem, names in found.items():
         line = next(line for line in str(refused.value).splitlines() if line.startswith(f"  {problem}: {len(names)} "))
         assert all(name in line for name in names)
-
-
-def test_garbage_collection_is_resumed_after_an_error(vqa: Path) -> None:
-    with pytest.raises(DataError):
-        read_vqa(vqa / "absent", None, vqa / "images")
-    assert gc.isenabled()
-
-
-# --- edits ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "edits", "less"), [("iv", IV_EDITS, 0), ("cv", CV_EDITS, 1)])
@@ -229,9 +208,6 @@ def test_edits_of_images_with_names(vqa: Path) -> None:
     assert read_edits(rows, folder, folder, folder)[0]["image_id"][:] == ["kitchen_3_cup"]
 
 
-# --- reports ----------------------------------------------------------------------------------------------------------
-
-
 def test_reports_in_columns() -> None:
     report, other = VQAReport({"questions": 40, "rows": 14}), VQAReport({"questions": 7, "rows": 5, "images": 3})
     for number in range(25):
@@ -249,50 +225,6 @@ def test_reports_in_columns() -> None:
     assert report_table({}) == ""
     assert VQAReport(**json.loads(json.dumps(asdict(report)))) == report  # as in `report.json` of prepared data
     report.check("q.json", 14)
-    VQAReport().check("q.json", 1, strict=True)
     for kept, strict in ((14, True), (0, False)):
-        with pytest.raises(DataError, match=r"q\.json: .*\n  missing_image: 25 .*\n  empty_question: 1 .*: 77"):
+        with pytest.raises(DataError, match=r"(?s)q\.json: .*missing_image: 25 .*empty_question: 1 "):
             report.check("q.json", kept, strict=strict)
-
-
-# --- size -------------------------------------------------------------------------------------------------------------
-
-# VmHWM is the peak of the program itself; `ru_maxrss` would include that of its parent process.
-MEASURED = """
-import json, pathlib, re, sys
-from dair_hf.vqa.readers.reading import read_vqa
-from tests.fixtures.cpu_time import cpu_time
-with cpu_time() as spent:
-    rows, report = read_vqa(sys.argv[1], sys.argv[1], sys.argv[1] + "/images")
-peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) / 2**20
-print(json.dumps([len(rows), report.counts["images"], rows[99_999]["answers"], spent.seconds, peak]))
-"""
-
-
-@pytest.mark.slow
-def test_100_000_questions_are_read_within_10_seconds_and_a_gigabyte(tmp_path: Path) -> None:
-    questions, annotations = [], []
-    (tmp_path / "images").mkdir()
-    for number in range(100_000):
-        image = number // 5 + 1
-        if number % 5 == 0:
-            open(f"{tmp_path}/images/COCO_train2014_{image:012d}.jpg", "wb").close()
-        key = f'"image_id": {image}, "question_id": {image * 1000 + number % 5}'
-        text = f"How many things of kind {number} are to the left of the other ones?"
-        answers = [number % 50] * 7 + [f"answer {number}", f"answer {number % 999}", "none"]
-        listed = ", ".join(
-            f'{{"answer": "{answer}", "answer_confidence": "yes", "answer_id": {place}}}'
-            for place, answer in enumerate(answers, start=1)
-        )
-        types = '"question_type": "how many", "answer_type": "number", "multiple_choice_answer": "4"'
-        questions.append(f'{{{key}, "question": "{text}"}}')
-        annotations.append(f'{{{types}, {key}, "answers": [{listed}]}}')
-    for kind, records in (("questions", questions), ("annotations", annotations)):
-        (tmp_path / f"v2_mscoco_train2014_{kind}.json").write_text(f'{{"{kind}": [{", ".join(records)}]}}')
-    del questions, annotations, records
-    done = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True)
-    rows, images, last, seconds, gigabytes = json.loads(done.stdout)
-    assert (rows, images) == (100_000, 20_000)
-    assert last == ["49"] * 7 + ["answer 99999", "answer 99", "none"]
-    assert seconds < 10, f"{seconds:.1f} s of an idle core; 3 s is the aim"
-    assert gigabytes < 1, f"{gigabytes:.2f} GB at the peak; 0.5 GB is the aim"

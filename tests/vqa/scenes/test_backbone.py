@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 from transformers import ResNetConfig, ViTConfig
 
 from dair_hf.vqa.scenes.backbone import CellClassifier, CellClassifierConfig, _labeled_scenes, scene_network
@@ -27,13 +26,6 @@ def resnet() -> ResNetConfig:
 def classifier(backbone: ResNetConfig | ViTConfig, seed: int = 0) -> CellClassifier:
     torch.manual_seed(seed)
     return CellClassifier(CellClassifierConfig(backbone_config=backbone, num_labels=LABELS))
-
-
-def normalized(images: Tensor) -> Tensor:
-    return images / 127.5 - 1
-
-
-# --- labeled scenes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [SceneConfig(), SceneConfig(scene_size=120, scene_grid=5)])
@@ -95,9 +87,6 @@ def test_scenes_are_reproducible_and_differ_from_every_split() -> None:
         assert all((one == two).double().mean() < 0.3 for two in every[:place])
 
 
-# --- the network ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("backbone", [resnet(), vit(image_size=64, patch_size=16)], ids=["resnet", "vit"])
 def test_logits_of_each_position_row_by_row(backbone: ResNetConfig | ViTConfig) -> None:
     model = classifier(backbone).eval()
@@ -115,27 +104,6 @@ def test_logits_of_each_position_row_by_row(backbone: ResNetConfig | ViTConfig) 
     nll = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels.numpy()[..., None], -1)[..., 0]
     assert abs(output.loss.item() - nll.mean()) <= 1e-5
     assert model(images).loss is None
-
-
-@pytest.mark.parametrize("backbone", [resnet(), vit(image_size=64, patch_size=16)], ids=["resnet", "vit"])
-def test_saved_and_loaded(backbone: ResNetConfig | ViTConfig, tmp_path: Path) -> None:
-    model = classifier(backbone)
-    images, _ = _labeled_scenes(SceneConfig(), 4)
-    if any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
-        model.train()(normalized(images))  # so that the batch-norm statistics change
-    model.eval().save_pretrained(tmp_path)
-    assert (tmp_path / "model.safetensors").is_file()
-    loaded = CellClassifier.from_pretrained(tmp_path)
-    assert not loaded.training
-    assert type(loaded.config.backbone_config) is type(backbone)
-    assert loaded.config.num_labels == LABELS
-    with torch.no_grad():
-        assert torch.equal(loaded(normalized(images)).logits, model(normalized(images)).logits)
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())
-    with torch.no_grad():
-        assert not torch.equal(
-            classifier(backbone, seed=1).eval()(normalized(images)).logits, loaded(normalized(images)).logits
-        )
 
 
 @pytest.mark.parametrize(("size", "grid"), [(64, 4), (128, 8), (96, 3), (48, 3)])

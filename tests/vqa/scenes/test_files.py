@@ -16,8 +16,7 @@ from PIL import Image
 
 from dair_hf.io.files import MANIFEST
 from dair_hf.io.prepared import MARK
-from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, read_edits
-from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, read_scenes, write_scenes
+from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, write_scenes
 from dair_hf.vqa.scenes.scene import OBJECTS, Correlations, background
 from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_objects
 
@@ -73,9 +72,6 @@ def kind_asked(question: str) -> str:
     return PLURALS.get(word, word.removesuffix("s")) if question.startswith("How") else word
 
 
-# --- the format -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("edit", ["cv", "iv"])
 @pytest.mark.parametrize("split", SPLITS)
 def test_files_have_the_public_format(written: dict[str, Path], edit: str, split: str) -> None:
@@ -116,22 +112,6 @@ def test_files_have_the_public_format(written: dict[str, Path], edit: str, split
     assert names == [f"{question['image_id']:012}.png" for question in asked["questions"]]
     names = sorted(path.name for path in (folder / "edits" / "images").iterdir())
     assert names == sorted(f"{question['image_id']}.png" for question in edits_asked["questions"])
-
-
-@pytest.mark.parametrize("edit", ["cv", "iv"])
-@pytest.mark.parametrize("split", SPLITS)
-def test_readers_skip_nothing(written: dict[str, Path], edit: str, split: str) -> None:
-    (rows, report), (edits, edits_report) = read_scenes(written[edit], split)
-    assert (rows.features, edits.features) == (ROW_FEATURES, EDIT_FEATURES)
-    assert report.counts == dict.fromkeys(("questions", "annotations", "rows", "images"), COUNTS[split])
-    assert edits_report.counts["edits"] == len(edits) > 0
-    assert not report.skipped and not edits_report.skipped
-    # The folder of the edits can be given instead of its files.
-    folder = written[edit] / split / "edits"
-    assert read_edits(rows, folder, folder, folder / "images", strict=True)[0].to_list() == edits.to_list()
-
-
-# --- questions and images - -------------------------------------------------------------------------------------------
 
 
 def originals_and_edits(folder: Path, split: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -189,15 +169,6 @@ def test_answers_match_the_images(written: dict[str, Path], edit: str, split: st
     assert len(removed) >= 3, "edits with several answers"
 
 
-def test_training_scenes_have_all_edits_up_to_the_limit(tmp_path: Path) -> None:
-    folder = write_scenes(small(edits_per_scene=4, test_scenes=8), tmp_path / "scenes")
-    for question, edits in originals_and_edits(folder, "train"):
-        possible = {"yes": 1, "no": 0}.get(question["answer"], 0)
-        if question["answer"].isdigit():
-            possible = int(question["answer"])
-        assert len(edits) == len({edit["image_id"] for edit in edits}) == possible
-
-
 def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
     """Each class has a single color; test images come from the other file."""
     config = small(sprites="objects", sprite_folder=str(write_objects(tmp_path / "cifar10")), scene_size=48)
@@ -210,9 +181,6 @@ def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
                 names = [OBJECTS[colors.index(middle)] for middle in middles if middle in colors]
                 asked = record["question"].replace("How many deer", "How many deers")
                 assert record["answer"] == seen_answer(asked, [(name, "") for name in names])
-
-
-# --- no shortcuts except the two intended -----------------------------------------------------------------------------
 
 
 def test_correlations_are_those_of_the_split() -> None:
@@ -242,9 +210,6 @@ def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
         correlations = [np.corrcoef(column, of_rows)[0, 1] for column in seen.T]
         # The largest of 192 correlations may be up to five standard errors.
         assert max(map(abs, correlations)) < 5 / np.sqrt(len(of_rows)), name
-
-
-# --- reproducibility --------------------------------------------------------------------------------------------------
 
 
 def test_the_same_settings_give_the_same_bytes(written: dict[str, Path], tmp_path: Path) -> None:
@@ -290,14 +255,3 @@ def test_splits_share_no_scene(written: dict[str, Path]) -> None:
     # The largest possible split does not reach the numbers of the next one.
     starts = [parsed(written["cv"] / split / "questions.json")["questions"][0]["question_id"] for split in SPLITS]
     assert all(later - earlier >= 1_000_000 for earlier, later in zip(starts, starts[1:], strict=False))
-
-
-# --- atomic writing ---------------------------------------------------------------------------------------------------
-
-
-def test_existing_folder_is_kept(tmp_path: Path) -> None:
-    folder = tmp_path / "scenes"
-    folder.mkdir()
-    (folder / "mine.txt").write_text("keep")
-    assert write_scenes(small(), str(folder)) == folder
-    assert [path.name for path in folder.iterdir()] == ["mine.txt"]

@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dair_hf.vqa.scenes import sprites as sprites_module
 from dair_hf.vqa.scenes.scene import (
     DIGITS,
     OBJECTS,
-    SHAPES,
     Sprites,
     _digit_sprites,
     _object_sprites,
-    _plural,
-    _shape_sprites,
     load_sprites,
 )
-from tests.fixtures.counting_scenes import object_color, shape_mask, write_digits, write_objects
+from tests.fixtures.counting_scenes import object_color, write_objects
 
 TEN = np.arange(10)
 
@@ -32,31 +28,6 @@ def box_averages(images: NDArray[np.uint8], side: int) -> NDArray[np.float64]:
     return blocks.astype(np.float64).mean(axis=(2, 4)) / 255
 
 
-# --- shapes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [8, 14, 22, 61])
-def test_shapes_equal_those_of_pillow(size: int) -> None:
-    sprites = _shape_sprites(size)
-    assert sprites.kinds == SHAPES
-    for name, images in zip(SHAPES, sprites.images, strict=True):
-        assert (images.shape, images.dtype) == ((1, size, size, 4), np.float32)
-        assert (images[..., :3] == 1).all(), "white, to be colored"
-        opacity = images[0, ..., 3].astype(np.float64)
-        assert opacity.min() >= 0 and opacity.max() <= 1
-        distance = abs(opacity - shape_mask(name, size))
-        assert distance.mean() < 0.04 and distance.max() < 0.4, name
-
-
-def test_the_smallest_shapes_differ_by_a_tenth() -> None:
-    opacities = [images[0, ..., 3] for images in _shape_sprites(8).images]
-    for place, one in enumerate(opacities):
-        assert all(abs(one - other).sum() >= 7 for other in opacities[:place])
-
-
-# --- one object -------------------------------------------------------------------------------------------------------
-
-
 def test_colored_objects_are_tinted() -> None:
     grey = np.array([[[[0.5, 0.5, 0.5, 0.25]]], [[[1.0, 1.0, 1.0, 1.0]]]], dtype=np.float32)
     sprites = Sprites(("star", "ring"), ("stars", "rings"), ("blue", "red"), (grey[:1], grey))
@@ -64,22 +35,6 @@ def test_colored_objects_are_tinted() -> None:
     assert np.allclose(sprites.image(1, 1, 1), [[[0.90, 0.15, 0.15, 1.0]]], atol=1e-6)
     assert (sprites.image(1, 1, 5) == sprites.image(1, 1, 1)).all(), "exemplars are counted modulo the number of images"
     assert (grey[0] == [0.5, 0.5, 0.5, 0.25]).all(), "the image itself is unchanged"
-
-
-def test_objects_without_colors_keep_their_own() -> None:
-    own = np.array([[[[0.1, 0.2, 0.3, 1.0]]]], dtype=np.float32)
-    sprites = Sprites(("cat",), ("cats",), (), (own,))
-    assert (sprites.image(0, 3, 2) == own[0]).all()
-
-
-def test_plurals() -> None:
-    several = {name: _plural(name) for name in SHAPES + DIGITS + OBJECTS}
-    odd = {one: many for one, many in several.items() if many != one + "s"}
-    assert odd == {"cross": "crosses", "six": "sixes", "deer": "deer"}
-    assert _shape_sprites(8).plurals == tuple(several[name] for name in SHAPES)
-
-
-# --- digits and objects -----------------------------------------------------------------------------------------------
 
 
 def test_ink_of_digits_is_opaque() -> None:
@@ -104,15 +59,6 @@ def test_objects_are_opaque_squares_in_their_own_colors() -> None:
         assert abs(found[..., :3] - averages[2 * label : 2 * label + 2]).max() <= 1.01 / 255
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def test_shapes_need_no_data() -> None:
-    for split in ("train", "test"):
-        loaded = load_sprites("shapes", None, split, 14)
-        assert all((a == b).all() for a, b in zip(loaded.images, _shape_sprites(14).images, strict=True))
-
-
 def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
     write_objects(tmp_path / "cifar10")
     for split in ("train", "test"):
@@ -120,20 +66,6 @@ def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
         for label, images in enumerate(sprites.images):
             assert len(images) == 2
             assert np.allclose(images[..., :3] * 255, object_color(label, split), atol=1e-3)
-
-
-def test_digits_of_the_two_files_differ(tmp_path: Path) -> None:
-    write_digits(tmp_path, each=3)
-    train, test = (load_sprites("digits", tmp_path, split, 14) for split in ("train", "test"))
-    for one, other in zip(train.images, test.images, strict=True):
-        assert one.shape == other.shape == (3, 14, 14, 4)
-        assert all((a != b).any() for a in one for b in other)
-
-
-def test_number_of_images_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_objects(tmp_path, each=4)
-    monkeypatch.setattr(sprites_module, "MAX_IMAGES", 38)
-    assert [len(images) for images in load_sprites("objects", tmp_path, "train", 14).images] == [4] * 9 + [2]
 
 
 @pytest.mark.realdata
