@@ -43,8 +43,7 @@ from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.experiments.checkpoints import train_resumable
 from dair_hf.io.commands import exit_status
-from dair_hf.io.files import read_json, write_json
-from dair_hf.io.folders import claim_folder
+from dair_hf.io.files import claim_folder, read_json, write_json
 
 EVERY, WARMUP = 100, 0.1
 MODEL = {

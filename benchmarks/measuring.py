@@ -15,9 +15,9 @@ import rich
 from rich.table import Table
 from tqdm.auto import tqdm
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.experiments.run_records import run_record
-from dair_hf.io.files import explain_write_errors, read_json, require_file, write_json
+from dair_hf.io.files import read_json, write_json
 
 FOLDER = Path("results/benchmarks")
 HEADINGS = ("figure", "value", "quartiles", "target", "holds", "by arithmetic")
@@ -46,10 +46,10 @@ def at_least(lowest: int) -> Callable[[str], int]:
 def _output_file(text: str) -> Path:
     """Refuse a file that cannot be written before anything is measured."""
     try:
-        with explain_write_errors(text):
-            path = require_file(text)
+        path = Path(text)
+        with explained(f"{text}: cannot write there", OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not os.access(path if path.exists() else path.parent, os.W_OK):
+            if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise DataError(f"{text}: cannot be written; name another file")
         require_own(Path(text))
     except DataError as error:

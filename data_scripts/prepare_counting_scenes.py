@@ -23,7 +23,7 @@ from pathlib import Path
 
 from dair_hf.experiments.arguments import SettingsParser
 from dair_hf.io.commands import align, exit_status
-from dair_hf.io.folders import require_output_folder
+from dair_hf.io.files import require_output_folder
 from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, read_scenes, write_scenes
 
 

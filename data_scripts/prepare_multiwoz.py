@@ -31,8 +31,7 @@ from dair_hf.dialog.readers.woz2 import read_woz2, woz2_files
 from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.io.archives import Source
 from dair_hf.io.commands import exit_status
-from dair_hf.io.files import write_json
-from dair_hf.io.folders import atomic_folder
+from dair_hf.io.files import atomic_folder, write_json
 from dair_hf.io.prepared import save_splits
 
 

@@ -23,7 +23,7 @@ from dair_hf.dialog.readers.sources import HOST, SGD_FILES, sgd_files
 from dair_hf.dialog.renaming.entities import REMOVED
 from dair_hf.errors import DataError
 from dair_hf.io.commands import align, exit_status
-from dair_hf.io.files import holds_json, require_output_file, write_json
+from dair_hf.io.files import read_json, require_output_file, write_json
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -45,7 +45,10 @@ def is_bank(content: Any) -> bool:
 def prepare(args: argparse.Namespace) -> None:
     """Read, make the splits disjoint, write."""
     require_output_file(
-        args.output, [args.source, *filter(None, [args.checksums])], args.overwrite, holds_json(is_bank)
+        args.output,
+        [args.source, *filter(None, [args.checksums])],
+        args.overwrite,
+        lambda path: is_bank(read_json(path)),
     )
     if args.download:
         download_sources(args, [file for split in args.split for file in sgd_files(split, args.host)])

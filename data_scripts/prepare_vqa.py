@@ -26,8 +26,7 @@ from datasets import DatasetDict
 from sources import download_sources, parse_source, source_parser
 
 from dair_hf.io.commands import exit_status
-from dair_hf.io.files import write_json
-from dair_hf.io.folders import atomic_folder
+from dair_hf.io.files import atomic_folder, write_json
 from dair_hf.io.prepared import save_splits
 from dair_hf.vqa.readers.images import ImageFolder
 from dair_hf.vqa.readers.reading import VQAReport, read_edits, read_vqa, report_table

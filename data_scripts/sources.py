@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
-from dair_hf.errors import DataError
-from dair_hf.io.archives import RemoteFile, download, with_checksums
+from dair_hf.errors import DataError, explained
+from dair_hf.io.archives import RemoteFile, download
 from dair_hf.io.files import read_json
 from dair_hf.io.prepared import is_prepared
 
@@ -49,5 +51,13 @@ def download_sources(args: argparse.Namespace, files: Iterable[RemoteFile]) -> N
     """Download files into `--source`; print the checksum of every file that is trusted on first use."""
     known = read_json(args.checksums) if args.checksums else None
     unique = {file.name: file for file in files}
-    for name, sha256 in download(with_checksums(unique.values(), known), args.source).items():
+    for name, sha256 in download(_with_checksums(unique.values(), known), args.source).items():
         print(f"trusted on first use: {sha256}  {name}")
+
+
+def _with_checksums(files: Iterable[RemoteFile], checksums: Any) -> list[RemoteFile]:
+    """Return the files with checksums provided by the user; unchanged for None."""
+    if checksums is None:
+        return list(files)
+    with explained("checksums: expected name -> SHA-256 of every file", KeyError, TypeError, AttributeError):
+        return [replace(remote, sha256=checksums[remote.name].lower()) for remote in files]

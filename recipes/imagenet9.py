@@ -42,7 +42,7 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
 from dair_hf.io.commands import run_recipe
-from dair_hf.io.file_values import content_hashes
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.io.files import write_json
 from dair_hf.vision.backgrounds.challenge import Challenge, ChallengeConfig, load_challenge
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
@@ -78,7 +78,7 @@ def main() -> None:
     types = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, ImageNetworkConfig, ComparisonConfig, DAIRConfig]
     source, drawn, public, network, comparison, args = parse_arguments(types)
     folder = claim_output_folder(args)
-    data = load_challenge(source, drawn, public, content_hashes(folder.parent))
+    data = load_challenge(source, drawn, public, FileValueCache.of_contents(folder.parent))
     runs = list(runs_of(comparison, args))
     settings = {"source": source, "data": data.config, "network": network, "split": public.evaluate_on}
     finished_records(folder, runs, settings, data.content)  # refuses a folder of other settings before writing to it

@@ -52,7 +52,7 @@ from dair_hf.experiments.plots import plot_sweep
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
 from dair_hf.io.commands import run_recipe
-from dair_hf.io.file_values import content_hashes
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.io.files import write_json
 from dair_hf.modeling import ModelConfig, load_pretrained
 from dair_hf.vqa.data import VQAConfig, load_vqa
@@ -130,7 +130,8 @@ def main() -> None:
     runs = list(runs_of(comparison, args))
     settings = {"data": config, "scenes": scenes, "network": network, "model": model}
     # The features are also found by these hashes.
-    files = data.fingerprints(content_hashes(network.features_folder if network.network == "saaa" else folder.parent))
+    cache = network.features_folder if network.network == "saaa" else folder.parent
+    files = data.fingerprints(FileValueCache.of_contents(cache))
     finished_records(folder, runs, settings, files)  # refuses a folder of other settings before writing to it
     reports = {name: asdict(report) for name, report in data.reports.items()}
     if PartialState().is_main_process:

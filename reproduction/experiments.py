@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from filelock import lock_descriptor
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import SCRATCH, atomic_path, read_json, read_yaml, write_json
-from dair_hf.io.folders import mark_folder
+from dair_hf.io.files import SCRATCH, atomic_path, mark_folder, read_json, read_yaml, write_json
 
 MARKER = "experiment.json"
 PAIRED = "paired.md"

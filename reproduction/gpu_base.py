@@ -29,8 +29,7 @@ from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.checkpoints import train_base_once
 from dair_hf.experiments.comparison import ComparisonConfig, with_settings
 from dair_hf.experiments.run_records import fingerprint, run_record
-from dair_hf.io.files import read_json, write_json
-from dair_hf.io.folders import atomic_folder
+from dair_hf.io.files import atomic_folder, read_json, write_json
 from dair_hf.modeling import ModelConfig, load_model, load_pretrained
 from reproduction.gpu_plans import plan_steps
 

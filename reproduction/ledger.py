@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dair_hf.io.commands import exit_status
-from dair_hf.io.files import write_generated
+from dair_hf.io.files import require_output_file, write_text
 from reproduction.claims import Claim, Section, read_claims
 from reproduction.plots import draw_plots
 from reproduction.records import Record, read_records
@@ -210,7 +210,9 @@ def write_ledger(results: Path) -> str:
     sections = read_claims(results / "claims.yaml")
     draw_plots(sections, results)
     text = ledger(sections, results)
-    write_generated(results / "RESULTS.md", text, NOTICE.partition("`")[0])
+    page, mark = results / "RESULTS.md", NOTICE.partition("`")[0].encode()
+    require_output_file(page, overwrite=True, is_own=lambda path: mark in path.read_bytes())
+    write_text(page, text)
     return text
 
 

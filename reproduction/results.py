@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
 from dair_hf.io.commands import run_recipe
-from dair_hf.io.folders import mark_folder
+from dair_hf.io.files import mark_folder
 from reproduction.experiments import (
     Experiment,
     collect,

@@ -70,8 +70,8 @@ def evaluate_file(
     """
     started = time.perf_counter()
     from dair_hf.io.commands import align
-    from dair_hf.io.folders import require_output_folder
-    from dair_hf.io.pair_files import require_pairs_file
+    from dair_hf.io.files import require_output_folder
+    from dair_hf.io.records import require_pairs_file
 
     require_pairs_file(pairs)
     require_output_folder(output, [pairs], overwrite)

@@ -28,9 +28,8 @@ from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import has_few_pairs, is_cm
 from dair_hf.experiments.run_records import provenance
 from dair_hf.io.archives import sha256_of
-from dair_hf.io.files import write_json
-from dair_hf.io.folders import atomic_folder
-from dair_hf.io.pair_files import PREDICTIONS_FILE
+from dair_hf.io.files import atomic_folder, write_json
+from dair_hf.io.records import PREDICTIONS_FILE
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.build import ReportOptions, build_report, label_names
 from dair_hf.pair_report.page import require_report_libraries, write_report

@@ -22,7 +22,7 @@ _YAML = (".yaml", ".yml")
 LIST_WIDTH = 100  # columns
 
 
-class Configuration(NamedTuple):
+class _Configuration(NamedTuple):
     """Shipped configuration, described by the header of its file: recipe, purpose, requirements and time."""
 
     name: str
@@ -100,12 +100,12 @@ def _recipe_of(path: Path) -> Path:
     return folder / f"{recipe}.py"
 
 
-def _shipped_configurations() -> list[Configuration]:
+def _shipped_configurations() -> list[_Configuration]:
     """Return the shipped configurations, by name."""
     return [_described(path) for path in sorted((_recipes_folder() / "configs").glob("*.yaml"))]
 
 
-def _described(path: Path) -> Configuration:
+def _described(path: Path) -> _Configuration:
     """Describe a configuration by its header: the first sentence, and the lines `Needs:` and `Hours:`."""
     text = decode_utf8(read_bytes(path), str(path))
     header = re.match(r"(?:#.*\n)*", text)
@@ -114,7 +114,7 @@ def _described(path: Path) -> Configuration:
     paragraphs = re.split(r"\n\n+|\n(?=(?:Expect|Needs|Hours)\b)", "\n".join(lines))
     joined = [" ".join(paragraph.split()) for paragraph in paragraphs]
     named = {name: rest for name, colon, rest in (text.partition(": ") for text in joined) if colon}
-    return Configuration(
+    return _Configuration(
         path.stem,
         _recipe_of(path).stem,
         _sentence(joined[0]),

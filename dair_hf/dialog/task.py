@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import compress
 from pathlib import Path
@@ -26,9 +26,9 @@ from dair_hf.dialog.linking.venues import VENUES
 from dair_hf.dialog.previous_state import with_gold_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.text.state import state_from_row
-from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
-from dair_hf.evaluation.statistics import as_correct, ratios_with_intervals
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.evaluator import NO_MASKS, Masks, PairEvaluation, PairEvaluator
+from dair_hf.evaluation.statistics import ratios_with_intervals
+from dair_hf.evaluation.views import PairIndex
 from dair_hf.io.files import write_json
 from dair_hf.io.processes import on_first_rank
 from dair_hf.metrics.state.belief_text import read_belief
@@ -79,21 +79,20 @@ class StateEvaluator(PairEvaluator):
         predictions: list[Any],
         references: list[Any],
         clusters: Sequence[Any] | None = None,
-        subsets: Mapping[str, Any] | None = None,
+        masks: Masks = NO_MASKS,
         intervals: bool = True,
     ) -> PairEvaluation:
         """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
-        evaluation = super().evaluate_views(index, predictions, references, clusters, subsets, intervals)
+        evaluation = super().evaluate_views(index, predictions, references, clusters, masks, intervals)
         if self.convention is None:
             return evaluation
         scores, scored = joint_goal_scores(
             map(read_belief, predictions), map(state_from_row, references), self.convention
         )
         sums = index.sums(*index.by_row("scores", scores), index.by_row("scored", scored))
-        masks = {"": np.ones_like(index.has_partner)}
-        masks |= {f"{name}_": as_correct(mask, f"subsets[{name!r}]") for name, mask in (subsets or {}).items()}
+        of_prefix = {"": np.ones_like(index.has_partner), **{f"{name}_": mask for name, mask in masks.items()}}
         for variant, (total, count) in zip(VIEWS, sums, strict=True):
-            for prefix, mask in masks.items():
+            for prefix, mask in of_prefix.items():
                 rows = mask & (count > 0)
                 ratio = {f"{prefix}{variant}_{PRESET_ACCURACY}": (total[rows], count[rows])}
                 units = None if clusters is None else list(compress(clusters, rows))

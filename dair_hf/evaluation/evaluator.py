@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numbers
-import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, NamedTuple
@@ -15,36 +13,25 @@ from numpy.typing import ArrayLike, NDArray
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals
-from dair_hf.evaluation.view_index import PairIndex, as_plain
+from dair_hf.evaluation.views import PairIndex, PairViews
 
 Correct = Callable[[list[Any], list[Any]], ArrayLike]
+Masks = Mapping[str, NDArray[np.bool_]]  # name of a subset -> its rows, [N]
+NO_MASKS: Masks = {}
 
 
 class PairEvaluation(NamedTuple):
-    """Result of evaluating the M views of paired data, and what it follows from.
+    """Result of evaluating the M views of paired data, and what it follows from."""
 
-    Attributes:
-        metrics: Metrics, as `PairEvaluator.__call__` returns them.
-        correct: Correctness of every view, `[M]` bool.
-        answers: Answer of every view; the predictions if the evaluator has no `answers`.
-        evaluator: Evaluator of the task.
-        views: Rows and variants of the views.
-        predictions: M predictions.
-        references: M references.
-        clusters: Independent units, one name per row; None: single rows.
-        same_answer: Whether the reference of each partner equals its original's, `[N, P]` bool; None if all do, as for
-            invariant data, or none does.
-    """
-
-    metrics: dict[str, Any]
-    correct: NDArray[np.bool_]
-    answers: Sequence[Any]
+    metrics: dict[str, Any]  # as `PairEvaluator.__call__` returns them
+    correct: NDArray[np.bool_]  # [M]
+    answers: Sequence[Any]  # the predictions if the evaluator has no `answers`
     evaluator: PairEvaluator
     views: PairIndex
     predictions: list[Any]
     references: list[Any]
-    clusters: Sequence[Any] | None
-    same_answer: NDArray[np.bool_] | None
+    clusters: Sequence[Any] | None  # one name per row; None: single rows
+    same_answer: NDArray[np.bool_] | None  # [N, P]: is the partner's reference its original's; None if all are, or none
 
 
 @dataclass(frozen=True)
@@ -68,7 +55,7 @@ class PairEvaluator:
         preset: Convention of that accuracy, named in the model card.
 
     Raises:
-        DataError: `correct` is no function, or the name of a score gives two metrics the same key.
+        DataError: `correct` is not a function, or the name of a score gives two metrics the same key.
 
     Example:
         >>> evaluator = PairEvaluator(lambda predictions, references: [p == r for p, r in zip(predictions, references)])
@@ -86,43 +73,30 @@ class PairEvaluator:
     preset: str | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.correct):
+        if not callable(self.correct):  # it is called after all answers are generated
             raise DataError(
-                f"evaluator: correct={self.correct!r:.80} is no function (predictions, references) -> [N] bool; give "
-                "one, or a PairEvaluator"
+                f"evaluator: expected a function (predictions, references) -> [N], got {self.correct!r:.80}"
             )
-        self.require_distinct_keys()
+        self._masks({}, 0)
 
     def cluster_column(self, columns: Collection[str]) -> str | None:
-        """Return the column of the independent units: `clusters`, or `dialogue_id` if there is one; None: single rows.
-
-        Args:
-            columns: Columns of the data.
-
-        Raises:
-            DataError: The data have no column `clusters`.
-        """
+        """Return the column of the independent units: `clusters`, else `dialogue_id`; None: single rows."""
         if self.clusters is None:
             return "dialogue_id" if "dialogue_id" in columns else None
         if self.clusters not in columns:
-            raise DataError(
-                f"clusters={self.clusters!r}: the data have no such column, only {sorted(columns)}; name one of them, "
-                "or leave clusters unset"
-            )
+            raise DataError(f"clusters={self.clusters!r}: expected one of the columns {sorted(columns)}")
         return self.clusters
 
-    def require_distinct_keys(self, subsets: Iterable[str] = ()) -> None:
-        """Refuse names that give two metrics the same key, of which one would be lost.
+    def units_and_masks(self, views: PairViews, subsets: Mapping[str, Any] | None) -> tuple[Any, Masks]:
+        """Return clusters and subsets for `evaluate_views`; refuse, before answers are generated, what does not fit."""
+        views.require_unique_rows()
+        column = self.cluster_column(views.column_names)
+        return views.values(column) if column else None, self._masks(subsets or {}, views.n_rows)
 
-        Args:
-            subsets: Names of subsets.
-
-        Raises:
-            DataError: A score or a subset has such a name.
-
-        Example:
-            >>> PairEvaluator(lambda predictions, references: [True]).require_distinct_keys(["long"])
-        """
+    def _masks(self, subsets: Mapping[str, Any], rows: int) -> Masks:
+        """Return the mask of each subset; refuse names that give two metrics one key, of which one would be lost."""
+        if not (self.scores or subsets):
+            return {}
         keys = self.metric_names()
         added = {
             f"scores: {name!r}": {f"{variant}_{name}{bound}" for variant in VIEWS for bound in ("", "_low", "_high")}
@@ -132,8 +106,12 @@ class PairEvaluator:
         added |= {f"subsets: {name!r}": {f"{name}_{key}" for key in of_all_rows} for name in subsets}
         for name, its_keys in added.items():
             if taken := sorted(keys & its_keys):
-                raise DataError(f"{name} adds the metric {taken[0]!r}, which exists without it; choose another name")
+                raise DataError(f"{name}: expected a name of its own, got the existing metric {taken[0]!r}")
             keys |= its_keys
+        masks = {name: as_correct(mask, f"subsets[{name!r}]") for name, mask in subsets.items()}
+        if wrong := {name: len(mask) for name, mask in masks.items() if len(mask) != rows}:
+            raise DataError(f"subsets: expected one value for each of {rows} rows, got {wrong}")
+        return masks
 
     def metric_names(self) -> set[str]:
         """Return the names of the metrics of correctness."""
@@ -162,25 +140,23 @@ class PairEvaluator:
         CM = P(H(z~) = 1 | H(z) = 1) over the pairs (the paper's consistency metric). Where the references of some pairs
         differ and those of others are equal, `cm` is over the former, and `cm_same_answer` over the latter.
         """
-        augmented = _by_partner("augmented_predictions", augmented_predictions)
+        augmented = _by_partner(augmented_predictions)
         of_partners = dict.fromkeys(augmented, references)
         if augmented_references is not None:
-            of_partners = _by_partner("augmented_references", augmented_references)
-        lists = {
-            "augmented_predictions": augmented.values(),
-            "references": [references],
-            "augmented_references": of_partners.values(),
+            of_partners = _by_partner(augmented_references)
+        given = {
+            "predictions": predictions,
+            "references": references,
+            "row_ids": row_ids,
+            "clusters": clusters,
+            **{f"augmented_predictions[{number}]": values for number, values in augmented.items()},
+            **{f"augmented_references[{number}]": values for number, values in of_partners.items()},
         }
-        for name, all_values in lists.items():
-            for values in all_values:
-                if len(values) != len(predictions):
-                    raise DataError(
-                        f"{name}: {len(values)} values for {len(predictions)} predictions; give one per row"
-                    )
-        if missing := sorted(set(augmented) - set(of_partners)):
-            raise DataError(f"augmented_references: none for the partners {missing}, which have predictions; give both")
-        absent: list[Any] = [None] * len(predictions)
+        lengths = {name: len(values) for name, values in given.items() if values is not None}
         numbers = range(1, 1 + max(augmented, default=1))
+        if len(set(lengths.values())) > 1 or not augmented.keys() <= of_partners.keys() & set(numbers):
+            raise DataError(f"expected one value per row, for partners from 1 on, got {lengths}")
+        absent: list[Any] = [None] * len(predictions)
         by_number = [augmented.get(number, absent) for number in numbers]
         exists = [[value is not None for value in values] for values in by_number]
         index = PairIndex(np.array(exists, dtype=bool).T, row_ids)
@@ -189,7 +165,7 @@ class PairEvaluator:
             index.flatten(predictions, *by_number),
             index.flatten(references, *(of_partners.get(number, absent) for number in numbers)),
             clusters,
-            subsets,
+            self._masks(subsets or {}, index.n_rows),
             intervals,
         ).metrics
 
@@ -199,38 +175,19 @@ class PairEvaluator:
         predictions: list[Any],
         references: list[Any],
         clusters: Sequence[Any] | None = None,
-        subsets: Mapping[str, Any] | None = None,
+        masks: Masks = NO_MASKS,
         intervals: bool = True,
     ) -> PairEvaluation:
-        """Evaluate the views of paired data, given one after the other.
-
-        Args:
-            index: Rows and variants of the M views.
-            predictions: M predictions.
-            references: M references.
-            clusters: As in `__call__`, as are the others.
-            subsets: See there.
-            intervals: See there.
-
-        Returns:
-            Metrics, correctness and answers, with what they follow from.
-        """
-        self.require_distinct_keys(subset_names(subsets))
-        masks = subset_masks(subsets, index.n_rows)
-        if clusters is not None:
-            index.require_one_per_row("clusters", clusters)
+        """Evaluate the M views of paired data, given one after the other, as `__call__` does with lists of rows."""
         correct = as_correct(self.correct(predictions, references), "correct", index.describe_view)
         original, augmented = index.by_row("correct", correct)
         same_answer = _same_references(index, references)
         answers = predictions if self.answers is None else self.answers(predictions)
         changed = None if self.answers is None else _changed(index, answers)
-        scores = {
-            f"{variant}_{name}": sums
-            for name, score in self.scores.items()
-            for variant, sums in zip(
-                VIEWS, index.sums(*_scores_by_row(index, name, score(predictions, references))), strict=True
-            )
-        }
+        scores: dict[str, Any] = {}
+        for name, score in self.scores.items():
+            of_views = index.sums(*index.by_row(f"scores[{name!r}]", score(predictions, references)))
+            scores |= {f"{variant}_{name}": sums for variant, sums in zip(VIEWS, of_views, strict=True)}
 
         def metrics_over(rows: NDArray[np.bool_]) -> dict[str, Any]:
             units = None if clusters is None else list(compress(clusters, rows))
@@ -254,76 +211,36 @@ class PairEvaluator:
 
 
 def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
-    """Return an evaluator; a plain function is its `correct`.
-
-    Example:
-        >>> as_evaluator(lambda predictions, references: [True]).accuracy_name
-        'accuracy'
-    """
+    """Return an evaluator; a plain function is its `correct`."""
     return evaluator if isinstance(evaluator, PairEvaluator) else PairEvaluator(evaluator)
 
 
-def subset_names(subsets: Any) -> list[str]:
-    """Return the names of subsets, as `PairEvaluator` takes them."""
-    if subsets is None:
-        return []
-    if not isinstance(subsets, Mapping):
-        raise DataError(
-            f"subsets is a {type(subsets).__name__}; give a dictionary, name -> one True or False per row, such as "
-            '{"long": [True, False]}'
-        )
-    return list(subsets)
-
-
-def subset_masks(subsets: Mapping[str, Any] | None, rows: int) -> dict[str, NDArray[np.bool_]]:
-    """Return the mask of each subset, `[rows]` bool."""
-    masks = {name: as_correct(mask, f"subsets[{name!r}]") for name, mask in (subsets or {}).items()}
-    for name, mask in masks.items():
-        if len(mask) != rows:
-            raise DataError(f"subsets[{name!r}]: {len(mask)} values for {rows} rows; give one per row")
-    return masks
-
-
-def _by_partner(name: str, values: Sequence[Any] | Mapping[int, Sequence[Any]]) -> dict[int, Sequence[Any]]:
-    """Return values by the number of the partner; a list is that of the first."""
-    if not isinstance(values, Mapping):
-        return {1: values}
-    if wrong := [number for number in values if isinstance(number, bool) or not isinstance(number, int) or number < 1]:
-        raise DataError(f"{name}: {wrong[0]!r} is no number of a partner; give whole numbers from 1 on")
-    return dict(values)
-
-
-def _scores_by_row(index: PairIndex, name: str, values: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    by_row = index.by_row(name, values)
-    for view, value in enumerate(np.asarray(values).tolist() if by_row[0].dtype.kind not in "biuf" else ()):
-        if not isinstance(value, numbers.Number) or isinstance(value, complex):
-            raise DataError(
-                f"scores[{name!r}]: {index.describe_view(view)} has {reprlib.repr(value)}, a {type(value).__name__}; "
-                "return one number per prediction"
-            )
-    return by_row
+def _by_partner(values: Sequence[Any] | Mapping[int, Sequence[Any]]) -> dict[int, Sequence[Any]]:
+    """Return values by the number of the partner; a list belongs to the first."""
+    return dict(values) if isinstance(values, Mapping) else {1: values}
 
 
 def _same_references(index: PairIndex, references: Sequence[Any]) -> NDArray[np.bool_] | None:
     """Return whether the reference of each partner equals its original's, `[N, P]`; None if all do, or none does."""
-    plain = [as_plain(reference) for reference in references]
+    plain = [_as_plain(reference) for reference in references]
     of_originals = [plain[row] for row in index.rows.tolist()]
     same = [bool(one == other) for one, other in zip(of_originals, plain, strict=True)]
     return index.by_row("references", same)[1] if len(set(same[index.n_rows :])) == 2 else None
+
+
+def _as_plain(value: Any) -> Any:
+    """Return a value with lists for arrays, tensors and tuples at any depth, so that two values can be compared."""
+    if isinstance(value, Mapping):
+        return {key: _as_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_plain(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
     """Return for every partner whether the answers to it and to its original differ, `[N, P]`."""
     # Answers are anything hashable; as numbers they fit into an array.
     number_of: dict[Any, int] = {}
-    numbers = []
-    for view, answer in enumerate(answers):
-        try:
-            numbers.append(number_of.setdefault(answer, len(number_of)))
-        except TypeError as error:
-            raise DataError(
-                f"answers: {index.describe_view(view)} has {reprlib.repr(answer)}, a {type(answer).__name__}, which "
-                "cannot be hashed; return answers such as texts, numbers or tuples"
-            ) from error
+    numbers = [number_of.setdefault(answer, len(number_of)) for answer in answers]
     original, augmented = index.by_row("answers", numbers)
     return np.asarray(original[:, None] != augmented)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,10 +16,9 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import ModelOutput
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation.generation_settings import effective_config, end_tokens, with_limit
-from dair_hf.evaluation.target_tokens import decoder_positions, rows_of
+from dair_hf.evaluation.generation_settings import decoder_positions, effective_config, end_tokens
+from dair_hf.evaluation.target_tokens import rows_of
 from dair_hf.losses.per_sample import IGNORE_INDEX
-from dair_hf.trees.prefill import PromptTrees, require_prefill, token_ids
 
 Features = list[dict[str, Any]] | Mapping[str, Tensor]  # views one by one, or as a batch
 TEXT_INPUTS = {"input_ids", "attention_mask"}
@@ -34,7 +34,7 @@ READ_INPUT_TOKENS = (
 )  # fmt: skip
 
 
-def prompt_of(features: Mapping[str, Any]) -> dict[str, Any]:
+def _prompt_of(features: Mapping[str, Any]) -> dict[str, Any]:
     """Return the prompt of a decoder-only model: the tokens before the first target."""
     labels = list(features.get("labels", ()))
     length = next((position for position, label in enumerate(labels) if label != IGNORE_INDEX), len(labels))
@@ -45,26 +45,21 @@ def prompt_of(features: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[str, Tensor]:
+def _pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[str, Tensor]:
     """Pad prompts on the left, so that generation begins at the same position in every row."""
     longest = max(len(prompt["input_ids"]) for prompt in prompts)
     input_ids = torch.full((len(prompts), longest), pad_token_id)
     attention_mask = torch.zeros_like(input_ids)
     for row, prompt in enumerate(prompts):
         tokens = torch.as_tensor(prompt["input_ids"])
-        mask = prompt.get("attention_mask")
-        if mask is not None and len(mask) != len(tokens):
-            raise DataError(
-                f"prompt {row} has {len(tokens)} input_ids, but an attention_mask of length {len(mask)}; give one mask "
-                "value per token"
-            )
         if len(tokens):
             input_ids[row, -len(tokens) :] = tokens
-            attention_mask[row, -len(tokens) :] = 1 if mask is None else torch.as_tensor(mask)
+            mask = prompt.get("attention_mask")
+            attention_mask[row, -len(tokens) :] = torch.as_tensor(1 if mask is None else mask)
     return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 
-def strip_generated(
+def _strip_generated(
     tokens: Tensor, prompt_length: int, end_token_ids: Collection[int], pad_token_id: int
 ) -> list[list[int]]:
     """Cut prompt, end tokens and padding from generated rows.
@@ -72,16 +67,27 @@ def strip_generated(
     An answer ends before its first end token. Without one, padding at the end is cut, with which `generate` fills
     answers that other criteria have stopped.
     """
-    ends = set(end_token_ids)
     answers = []
     for row in tokens[:, prompt_length:].tolist():
-        length = next((position for position, token in enumerate(row) if token in ends), None)
+        length = next((position for position, token in enumerate(row) if token in end_token_ids), None)
         if length is None:
             length = len(row)
             while length and row[length - 1] == pad_token_id:
                 length -= 1
         answers.append(row[:length])
     return answers
+
+
+def _with_limit(arguments: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
+    """Return arguments of `generate` with another limit of the length of an answer; None: without one."""
+    limited = {name: value for name, value in arguments.items() if name not in ("max_new_tokens", "max_length")}
+    config = limited.get("generation_config")
+    if config is None:
+        return limited if max_new_tokens is None else {**limited, "max_new_tokens": max_new_tokens}
+    # In the config, since `generate` warns of settings that are passed beside one.
+    config = copy.deepcopy(config)
+    config.max_new_tokens, config.max_length = max_new_tokens, None
+    return {**limited, "generation_config": config}
 
 
 class AnswerGenerator:
@@ -96,11 +102,8 @@ class AnswerGenerator:
         arguments: Mapping[str, Any],
         encoder_rows: int,
     ) -> None:
-        if pad_token_id is None:
-            raise DataError(
-                "generation pads its rows, but neither the processing class nor the model's generation config has a "
-                "pad_token_id; pass processing_class=tokenizer with tokenizer.pad_token set"
-            )
+        if pad_token_id is None:  # answers are stripped of it
+            raise DataError("generation: expected a pad_token_id of the processing class or the model, got none")
         self.model = model
         self.collator = collator
         self.device = device
@@ -116,29 +119,29 @@ class AnswerGenerator:
 
     def shared_prompts(self, features: Features) -> list[np.ndarray]:
         """Return the token ids of the prompts of views, whose common prefixes can be read once."""
-        if isinstance(features, Mapping) or hasattr(self.collator, "prompts"):
-            raise DataError("views are not token ids alone")
-        if self._is_sharded:
-            raise DataError("the weights of the model are distributed over processes")
+        if isinstance(features, Mapping) or hasattr(self.collator, "prompts") or self._is_sharded:
+            raise DataError("views are not token ids alone, or the weights of the model are distributed over processes")
+        from dair_hf.trees.prefill import require_prefill, token_ids
+
         require_prefill(self.model, self.config, self.arguments)
         positions = decoder_positions(self.model)
         prompts = []
         for view in features:
-            ids = token_ids(prompt_of(view))
-            if ids is None:
-                raise DataError("a prompt is empty, or has gaps in its attention mask or inputs besides its tokens")
-            if positions is not None and len(ids) > positions:
-                raise DataError(f"a prompt has {len(ids)} tokens, and the model {positions} positions")
+            ids = token_ids(_prompt_of(view))
+            if ids is None or (positions is not None and len(ids) > positions):
+                raise DataError("a prompt is empty, too long, or has gaps in its mask or inputs besides its tokens")
             prompts.append(ids)
         return prompts
 
     def from_trees(self, prompts: Sequence[np.ndarray], batches: Sequence[np.ndarray]) -> list[list[int]]:
         """Return the answers to prompts whose common prefixes are read once."""
+        from dair_hf.trees.prefill import PromptTrees
+
         answers: dict[int, list[int]] = {}
         with torch.inference_mode():
             trees = PromptTrees(self.model, prompts)
             for rows in batches:
-                padded = pad_left([{"input_ids": prompts[row]} for row in rows], self.pad_token_id)
+                padded = _pad_left([{"input_ids": prompts[row]} for row in rows], self.pad_token_id)
                 inputs = {name: values.to(self.device) for name, values in padded.items()}
                 answers |= zip(rows.tolist(), self._answers(inputs, partial(trees.cache, rows)), strict=True)
         return [answers[row] for row in range(len(answers))]
@@ -159,18 +162,17 @@ class AnswerGenerator:
                 answers |= zip(rows, self._generate_in_stages(part, cache(rows, prompt_length), limit), strict=True)
                 continue
             with torch.inference_mode():
-                tokens = self.model.generate(**part, **with_limit(self.arguments, limit))
+                tokens = self.model.generate(**part, **_with_limit(self.arguments, limit))
             tokens = getattr(tokens, "sequences", tokens)
             answers |= zip(
-                rows, strip_generated(tokens, prompt_length, end_tokens(self.config), self.pad_token_id), strict=True
+                rows, _strip_generated(tokens, prompt_length, end_tokens(self.config), self.pad_token_id), strict=True
             )
         return [answers[row] for row in range(len(answers))]
 
     def _generate_in_stages(self, inputs: Mapping[str, Tensor], cache: Cache, limit: int) -> list[list[int]]:
         """Return answers of at most `limit` tokens to prompts whose keys and values, but the last, are in a cache.
 
-        Answers are written `STAGE` tokens at a time, and those that have ended leave the batch: attention to the prompt
-        is most of the cost of a token.
+        They are written `STAGE` tokens at a time, and those that have ended leave the batch.
         """
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         prompt_length, ends = ids.shape[1], end_tokens(self.config)
@@ -179,11 +181,11 @@ class AnswerGenerator:
         rows = list(range(len(ids)))
         while rows:
             left = limit - (ids.shape[1] - prompt_length)
-            settings = with_limit(self.arguments, min(STAGE, left) if in_stages else left)
+            settings = _with_limit(self.arguments, min(STAGE, left) if in_stages else left)
             tokens = self.model.generate(input_ids=ids, attention_mask=mask, past_key_values=cache, **settings)
             tokens = getattr(tokens, "sequences", tokens)
             written = tokens.shape[1] - prompt_length
-            stripped = strip_generated(tokens, prompt_length, ends, self.pad_token_id)
+            stripped = _strip_generated(tokens, prompt_length, ends, self.pad_token_id)
             for row, answer in zip(rows, stripped, strict=True):
                 answers[row] = answer
             has_ended = torch.isin(tokens[:, prompt_length:], tokens.new_tensor(sorted(ends))).any(1).tolist()
@@ -203,8 +205,7 @@ class AnswerGenerator:
     def encodes_apart(self, features: Features) -> bool:
         """Return whether such views are encoded in smaller batches than their answers are written in.
 
-        Attention of an encoder costs memory and padding that grow with the batch, while a step of the decoder costs
-        nearly the same for 16 and for 128 rows.
+        A step of the decoder costs nearly the same for 16 and for 128 rows, attention of an encoder does not.
         """
         return self.is_encoder_decoder and self._has_separate_encoder(self._inputs(features))
 
@@ -252,11 +253,6 @@ class AnswerGenerator:
         if positions is not None:
             # The last token of an answer is never read.
             longest = min(longest, positions if self.is_encoder_decoder else positions + 1)
-        if longest <= prompt_length:
-            raise DataError(
-                f"max_length={config.max_length} leaves no token for the answer to a prompt of {prompt_length} tokens; "
-                "give max_new_tokens instead, and prompts within the positions of the model"
-            )
         return int(longest - prompt_length)
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -285,7 +281,7 @@ class AnswerGenerator:
         elif not isinstance(features, Mapping) and hasattr(self.collator, "prompts"):
             inputs = self.collator.prompts(features)
         else:
-            inputs = pad_left([prompt_of(view) for view in rows_of(features)], self.pad_token_id)
+            inputs = _pad_left([_prompt_of(view) for view in rows_of(features)], self.pad_token_id)
         return {name: values.to(self.device) for name, values in inputs.items()}
 
 

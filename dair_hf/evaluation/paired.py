@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import sums_by_cluster
 
 CONFIDENCE = 0.95
@@ -55,17 +54,16 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
 
     A difference that is the same in all rows and seeds has no interval, whatever its size: 0 for two equal models, or 1
     if one is right and the other wrong on every row. All parts would be 0, and an interval without width would claim
-    that other seeds and rows can only give the same. As for seeds alone, 3 that agree are too few for 95 %: those of
-    two equally good methods do so in one of four experiments (sign test).
+    that other seeds and rows can only give the same. As for seeds alone, 3 that agree are too few for 95 %: two
+    equally good methods do so in one of four experiments (sign test).
 
     Args:
         first: Numerators and denominators of the first model, two arrays `[S, N]`.
-        second: Those of the second model.
+        second: The same of the second model.
         clusters: `[N]` str, units that are independent of each other, such as dialogue ids; None: single rows.
 
-    Raises:
-        DataError: Shapes differ, a value is not finite, there are fewer than two units, or a seed has a ratio over no
-            rows.
+    Returns:
+        Difference, standard error and half width of the 95 % interval; NaN for a ratio over no rows.
 
     Example:
         >>> everything = [[1, 1, 1, 1]]
@@ -75,21 +73,14 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
         >>> paired_difference(right, wrong)
         PairedDifference(difference=1.0, standard_error=0.0, half_width=None)
     """
-    parts = [[np.atleast_2d(np.asarray(part, dtype=np.float64)) for part in model] for model in (first, second)]
-    shapes = {part.shape for model in parts for part in model}
-    if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes):
-        raise DataError(f"numerators and denominators have the shapes {sorted(shapes)}; all must be [seeds, rows]")
-    if not all(np.isfinite(part).all() for model in parts for part in model):
-        raise DataError("numerators and denominators: a value is NaN or infinite; leave out rows without a score")
-    difference = np.subtract(*(_contributions(*model) for model in parts))
+    parts = np.stack([np.atleast_2d(np.asarray(part, dtype=np.float64)) for model in (first, second) for part in model])
+    difference = _contributions(*parts[:2]) - _contributions(*parts[2:])
     rows = difference.shape[1]
     if clusters is not None:
         # Deviations, since a sum of values would also vary with the number of rows of a cluster.
         means = difference.mean(1, keepdims=True)
         sums = sums_by_cluster((difference - means).T, clusters).T
         difference = means + sums * sums.shape[1] / rows
-    if difference.shape[1] < 2:
-        raise DataError(f"{difference.shape[1]} rows or clusters: a standard error needs two")
     return _mean_with_interval(difference)
 
 
@@ -117,9 +108,5 @@ def _mean_with_interval(cells: NDArray[np.float64]) -> PairedDifference:
 def _contributions(numerators: NDArray[np.float64], denominators: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return `[S, N]`, what each row contributes to the ratio of its seed; the mean over rows is the ratio."""
     totals = denominators.sum(1, keepdims=True)
-    if not totals.all():
-        raise DataError(
-            f"seed number {int(np.argmin(totals != 0))}: the metric is a ratio over no rows, thus undefined"
-        )
     ratio = numerators.sum(1, keepdims=True) / totals
     return ratio + (numerators - ratio * denominators) * denominators.shape[1] / totals

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import convert_to_fp32, gather_object
+from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
@@ -17,16 +19,15 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.evaluation.buckets import buckets, tree_buckets
 from dair_hf.evaluation.generation import AnswerGenerator, Features
-from dair_hf.evaluation.generation_settings import effective_config, passed_setting
-from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
+from dair_hf.evaluation.generation_settings import decoder_positions, effective_config
+from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
-from dair_hf.trees.prefill import node_limit, nodes_of_neighbours, trees_are_exact
 
 logger = logging.get_logger(__name__)
 
+MORE_ROWS = 4  # a batch of short rows holds at most this many times the batch size
 WIDER, WIDEST = 8, 128  # answers written at once per view of an evaluation batch, and at most, if inputs are read apart
 CHUNK = 1000  # views whose prompts are cut at once
 TREE_ROWS = 2  # longest views per view of an evaluation batch whose tokens the trees of prompts, or their answers, hold
@@ -34,17 +35,60 @@ NEW_TOKENS = 20  # of an answer whose length nothing tells, as in `generate`
 PROMPTS_PER_ANSWER = 16  # limit of the prompts of a bucket, per such view
 
 
-def predict_in_buckets(
+def _buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1, longest_item: int = 0) -> list[np.ndarray]:
+    """Group items of similar length into buckets, one batch per rank each.
+
+    A bucket of the longest items holds `batch_size` items per rank. A bucket of shorter items holds more: at most as
+    many tokens as `batch_size` of the longest items (or of `longest_item` tokens, if other buckets hold longer ones),
+    and at most `MORE_ROWS * batch_size` items. The longest items come first: a lack of memory shows in the first batch.
+    Lengths are numbers of tokens `[N]`, or `[N, K]` of K kinds: items are sorted by the first, then by the next.
+    """
+    kinds = np.asarray(lengths)
+    kinds = kinds[:, None] if kinds.ndim == 1 else kinds
+    order = np.lexsort(-kinds.T[::-1])
+    tokens = np.maximum(kinds.sum(1), 1)[order]
+    budget, most = batch_size * tokens.max(initial=max(longest_item, 1)), MORE_ROWS * batch_size
+    result, start, longest = [], 0, 0
+    for end in range(len(order) + 1):
+        share = -(-(end + 1 - start) // ranks)  # items per rank if the bucket takes one more
+        longest = max(longest, tokens[end]) if end < len(order) else longest
+        if end == len(order) or share * longest > budget or share > most:
+            if end > start:
+                result.append(order[start:end])
+            if end < len(order):
+                start, longest = end, tokens[end]
+    return result
+
+
+def _tree_buckets(
+    order: np.ndarray, nodes: np.ndarray, most_nodes: int, most_items: int, ranks: int = 1
+) -> list[np.ndarray]:
+    """Cut items that share prefixes with their neighbours into buckets, one batch of neighbours per rank each."""
+    starts: list[int] = []
+    total = 0
+    for place, (following, first) in enumerate(nodes.tolist()):
+        total += following
+        if not starts or total > most_nodes or place - starts[-1] == most_items:
+            starts.append(place)
+            total = first
+    parts = np.split(order, starts[1:])
+    result = []
+    for start in range(0, len(parts), ranks):
+        bucket = np.full((max(map(len, parts[start : start + ranks])), ranks), -1)
+        for rank, part in enumerate(parts[start : start + ranks]):
+            bucket[: len(part), rank] = part
+        result.append(bucket.ravel())
+    return result
+
+
+def _predict_in_buckets(
     item_buckets: Sequence[np.ndarray],
     run: Callable[[list[int]], Sequence[Any]],
     accelerator: Accelerator,
     description: str = "Predicting",
     show_progress: bool = True,
 ) -> list[Any]:
-    """Predict all items of buckets, one batch of each bucket on every rank.
-
-    Every rank runs the same number of batches of `buckets`, so that sharded models stay in step.
-    """
+    """Predict all items of buckets, one batch of each bucket on every rank, so that sharded models stay in step."""
     ranks, rank = accelerator.num_processes, accelerator.process_index
     count = sum(int((bucket >= 0).sum()) for bucket in item_buckets)
     predicted: dict[int, Any] = {}
@@ -54,41 +98,25 @@ def predict_in_buckets(
             share = -(-len(bucket) // ranks)
             # A rank that would get one item less repeats one: sharded models need every rank in every forward.
             items = [item for item in np.resize(bucket, share * ranks)[rank::ranks].tolist() if item >= 0]
-            predictions = run(items) if items else []
-            if len(predictions) != len(items):
-                raise DataError(
-                    f"{description}: {len(predictions)} predictions came back for {len(items)} views; return one "
-                    "prediction per view"
-                )
-            predicted.update(zip(items, predictions, strict=True))
+            predicted.update(zip(items, run(items) if items else [], strict=True))
             bar.update(int((bucket >= 0).sum()))
     for of_rank in gather_object([predicted]):
         predicted.update(of_rank)
     return [predicted[item] for item in range(count)]
 
 
+@dataclass
 class PairPredictor:
     """Predicts the views of paired data and reads their references."""
 
-    def __init__(
-        self,
-        model: Any,
-        args: DAIRConfig,
-        collator: PairCollator,
-        accelerator: Accelerator,
-        processing_class: Any,
-        generates: bool,
-        reduce: Callable[[Any, Tensor | None], Any] | None,
-        model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]],
-    ) -> None:
-        self.model = model
-        self.args = args
-        self.collator = collator
-        self.accelerator = accelerator
-        self.processing_class = processing_class
-        self.generates = generates
-        self.reduce = reduce
-        self.model_inputs = model_inputs
+    model: Any
+    args: DAIRConfig
+    collator: PairCollator
+    accelerator: Accelerator
+    processing_class: Any
+    generates: bool
+    reduce: Callable[[Any, Tensor | None], Any] | None
+    model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]]
 
     def predict(self, views: PairViews, gen_kwargs: dict[str, Any], *, equal_labels: bool = False) -> list[Any]:
         """Return the prediction for every view, in their order. Originals that are equal are run once."""
@@ -111,22 +139,22 @@ class PairPredictor:
                 lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
                 prompts = self._shared_prompts(generator, features, len(items))
                 if prompts is None:
-                    parts = buckets(lengths, self._rows_at_once(generator, features([0])), ranks)
+                    parts = _buckets(lengths, self._rows_at_once(generator, features([0])), ranks)
                     run = from_features(generator)
                 else:
                     parts, run = self._trees_of_prompts(generator, prompts, lengths)
                 # Only the forward of a prepared model uses mixed precision by itself, not that of its encoder.
                 run, description = self.accelerator.autocast()(run), "Generating"
             else:
-                parts, description = buckets(views.lengths()[items], self.args.eval_batch_size, ranks), "Predicting"
+                parts, description = _buckets(views.lengths()[items], self.args.eval_batch_size, ranks), "Predicting"
                 run = from_features(self._forward)
-            predictions = predict_in_buckets(
+            predictions = _predict_in_buckets(
                 parts, run, self.accelerator, description, show_progress=not self.args.disable_tqdm
             )
         finally:
             self.model.train(was_training)
         if self.reduce is chosen_class:
-            predictions = [value if isinstance(value, np.ndarray) else ClassNumber(value) for value in predictions]
+            predictions = [value if isinstance(value, np.ndarray) else _ClassNumber(value) for value in predictions]
         return [predictions[number] for number in position]
 
     def decode(self, predictions: list[Any]) -> list[Any]:
@@ -174,45 +202,37 @@ class PairPredictor:
     def _generation_arguments(self, views: PairViews, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of `generate` with the number of beams and the length of answers."""
         arguments, args = dict(gen_kwargs), self.args
-        if args.generation_num_beams is not None and passed_setting(arguments, "num_beams") is None:
+        if args.generation_num_beams is not None and _passed(arguments, "num_beams") is None:
             arguments["num_beams"] = args.generation_num_beams
-        if passed_setting(arguments, "max_new_tokens") is not None:
+        if _passed(arguments, "max_new_tokens") is not None:
             return arguments
-        max_length = passed_setting(arguments, "max_length")
+        max_length = _passed(arguments, "max_length")
         max_length = args.generation_max_length if max_length is None else max_length
         if max_length is not None:
             return {**arguments, "max_length": max_length, "max_new_tokens": None}
         limit = self.model.generation_config.max_new_tokens
         if limit is None:
-            limit = views.longest_target() + 8 if views.label_column in views.column_names else NEW_TOKENS
+            limit = int(views.target_lengths().max()) + 8 if views.label_column in views.column_names else NEW_TOKENS
         return {**arguments, "max_new_tokens": limit}
 
     def _with_tokenizer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of `generate` with the tokenizer that it needs to find `stop_strings`."""
-        stop_strings = effective_config(self.model, arguments).stop_strings
-        if stop_strings is None or arguments.get("tokenizer") is not None:
-            return arguments
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise DataError(
-                f"generation: stop_strings={stop_strings!r} are found in texts, which takes a tokenizer; pass "
-                "processing_class=tokenizer to DAIRTrainer, or tokenizer=tokenizer beside stop_strings"
-            )
-        return {**arguments, "tokenizer": tokenizer}
+        needs_tokenizer = effective_config(self.model, arguments).stop_strings is not None
+        if not needs_tokenizer or not isinstance(tokenizer, PreTrainedTokenizerBase):
+            return arguments
+        return {"tokenizer": tokenizer, **arguments}
 
     def _warn_of_cut_answers(self, views: PairViews, limit: int | None) -> None:
         longest = int(views.target_lengths().max())
         if limit is not None and limit < longest:
-            logger.warning(
-                f"answers end after max_new_tokens={limit}, but targets have up to {longest} tokens; give "
-                "evaluate_pairs a higher max_new_tokens, or set model.generation_config.max_new_tokens to None"
-            )
+            logger.warning(f"answers end after max_new_tokens={limit}, but targets have up to {longest} tokens")
         positions = decoder_positions(self.model)
         used = views.target_lengths() if self.model.config.is_encoder_decoder else views.lengths()
         if positions is not None and (beyond := int((used > positions).sum())):
             logger.warning(
                 f"{beyond} of {len(views)} views reach beyond the {positions} positions of "
-                f"{type(self.model).__name__}, where their answers end; use shorter inputs and targets"
+                f"{type(self.model).__name__}, where their answers end"
             )
 
     def _shared_prompts(
@@ -224,6 +244,8 @@ class PairPredictor:
         """
         if self.args.share_prefixes is None:
             return None
+        from dair_hf.trees.prefill import trees_are_exact
+
         ranks, rank = self.accelerator.num_processes, self.accelerator.process_index
         prompts: dict[int, np.ndarray] = {}
         exact, reason = True, ""
@@ -250,14 +272,16 @@ class PairPredictor:
         The prompts of a bucket, and the answers that are written at once, have at most as many tokens as `TREE_ROWS`
         evaluation batches of the longest view.
         """
+        from dair_hf.trees.prefill import node_limit, nodes_of_neighbours
+
         rows = TREE_ROWS * self.args.eval_batch_size
         longest = int(lengths.sum(1).max())
         order, nodes = nodes_of_neighbours(prompts, node_limit(self.model))
         most_items = PROMPTS_PER_ANSWER * rows
-        parts = tree_buckets(order, nodes, rows * longest, most_items, self.accelerator.num_processes)
+        parts = _tree_buckets(order, nodes, rows * longest, most_items, self.accelerator.num_processes)
 
         def answer(numbers: list[int]) -> list[list[int]]:
-            batches = buckets(lengths[numbers], self.args.generation_batch_size or rows, longest_item=longest)
+            batches = _buckets(lengths[numbers], self.args.generation_batch_size or rows, longest_item=longest)
             return generator.from_trees([prompts[number] for number in numbers], batches)
 
         return parts, answer
@@ -273,22 +297,22 @@ class PairPredictor:
     def _pad_token_id(self, arguments: dict[str, Any]) -> int | None:
         configs = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))
         tokens = (getattr(holder, "pad_token_id", None) for holder in (self.processing_class, *configs))
-        known = (token for token in (passed_setting(arguments, "pad_token_id"), *tokens) if token is not None)
+        known = (token for token in (_passed(arguments, "pad_token_id"), *tokens) if token is not None)
         return next(map(int, known), None)
 
 
-class ClassNumber(np.int64):
-    """Class chosen by a classifier: a numpy integer without `argmax`.
+def _passed(arguments: Mapping[str, Any], name: str) -> Any:
+    """Return a setting that a call of `generate` passes, by keyword or in its generation config; None if neither."""
+    return arguments[name] if name in arguments else getattr(arguments.get("generation_config"), name, None)
 
-    `argmax` of logits is the class, but `argmax` of a single number is 0, whatever the class.
-    """
+
+class _ClassNumber(np.int64):
+    """Class chosen by a classifier: an integer without `argmax`, which would be 0, whatever the class."""
 
     def argmax(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse."""
         raise DataError(
-            f"argmax of the prediction {int(self)}: predictions of a classifier are class numbers already; compare "
-            "them with the references, or pass preprocess_logits_for_metrics=lambda logits, labels: logits to "
-            "DAIRTrainer to get logits"
+            f"argmax of the prediction {int(self)}: expected logits, got a class number; compare it with the "
+            "references, or pass preprocess_logits_for_metrics=lambda logits, labels: logits to DAIRTrainer"
         )
 
 
@@ -296,10 +320,7 @@ def chosen_class(outputs: Any, labels: Tensor | None = None) -> Tensor:
     """Return the class with the largest logit, `[N, ..., C] -> [N, ...]`."""
     logits = outputs[0] if isinstance(outputs, tuple) else outputs
     if logits.isnan().any():
-        raise NonFiniteLossError(
-            "a logit is NaN, so no class is the largest: the model diverged; train it with a lower learning rate or "
-            "gradient clipping"
-        )
+        raise NonFiniteLossError("a logit is NaN, so no class is the largest: the model diverged")
     return logits.argmax(-1)
 
 

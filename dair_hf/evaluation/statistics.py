@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -36,21 +36,21 @@ def as_correct(
         `[N]` bool.
 
     Raises:
-        DataError: A value is anything else, or `values` is no sequence of one value per row.
+        DataError: A value is anything else.
 
     Example:
         >>> as_correct([True, 0, 1.0, np.float32(0)])
         array([ True, False,  True, False])
     """
+    if isinstance(values, np.ndarray) and values.dtype == np.bool_ and values.ndim == 1:
+        return values
     items = _row_values(values, name)
-    if isinstance(items, np.ndarray):
-        return items
     correct = np.zeros(len(items), dtype=np.bool_)
     for row, item in enumerate(items):
         value = item.item() if getattr(item, "shape", None) == () else item
         if not isinstance(value, (bool, int, float)) or value not in (0, 1):
             shown = reprlib.repr(item)  # a row of logits would fill the screen
-            raise DataError(f"{name}: {row_name(row)} holds {shown}; correctness is True or False, or exactly 0 or 1")
+            raise DataError(f"{name}: {row_name(row)} holds {shown}; expected True or False, or exactly 0 or 1")
         correct[row] = value == 1
     return correct
 
@@ -80,8 +80,8 @@ def correctness_metrics(
     seldom correct may have a high CM, so compare `both_correct`, too: the share of pairs with both views correct, which
     is the "consistency" of contrast sets (Gardner et al. 2020); with several partners, `all_correct` is.
 
-    Where partners are no renamed copies but, say, revised texts, neither view comes first, and `reverse_cm` asks in the
-    other direction: `P(H(z) = 1 | H(z~) = 1)`, with the same numerator.
+    Where neither view comes first, as in texts that people revised, `reverse_cm` asks in the other direction:
+    `P(H(z) = 1 | H(z~) = 1)`, with the same numerator.
 
     A row with several partners is as many pairs, each of them with the same original. Numerators and denominators count
     pairs; intervals have whole rows or clusters as units.
@@ -97,7 +97,7 @@ def correctness_metrics(
         same_answer: `[N]` or `[N, P]`, whether the right answers to original and partner are the same; adds
             `cm_same_answer`. Ignored for absent partners. None: `cm` is over all pairs.
         intervals: Whether to compute intervals.
-        confidence: Coverage of the intervals, in (0, 1); `ratio_intervals` says how they are made.
+        confidence: Coverage of the intervals, in (0, 1); `ratios_with_intervals` says how they are made.
 
     Returns:
         `rows` and `pairs` (rows with a partner) as int. As float, each with `<key>_low` and `<key>_high`:
@@ -118,7 +118,7 @@ def correctness_metrics(
         Of every CM also `<key>_numerator` and `<key>_denominator`, as int. A ratio over no rows is NaN.
 
     Raises:
-        DataError: Lengths or numbers of partners differ, a value is neither 0 nor 1, or a setting is out of range.
+        DataError: Lengths or numbers of partners differ, or a value is neither 0 nor 1.
 
     Warns:
         UndefinedMetricWarning: No row has a partner, so that metrics over the pairs are NaN.
@@ -134,16 +134,16 @@ def correctness_metrics(
         (0.75, 0.5, 1.0, 0.5)
     """
     original = as_correct(original_correct, "original_correct")
-    partner = _partners(has_partner, augmented_correct, len(original))
-    augmented = np.repeat(original[:, None], partner.shape[1], axis=1)
-    augmented[partner] = _correct_of_pairs("augmented_correct", augmented_correct, partner)
+    width = len(_columns(augmented_correct))
+    partner = np.ones((len(original), width), dtype=np.bool_)
+    if has_partner is not None:
+        partner = _of_pairs("has_partner", has_partner, partner)
+    augmented = np.where(partner, _of_pairs("augmented_correct", augmented_correct, partner), original[:, None])
     first = original[:, None]
     # Of every row one view, whether it has partners or not.
     views = partner.copy()
     views[~partner.any(1), 0] = True
-    same = np.zeros_like(partner)
-    if same_answer is not None:
-        same[partner] = _correct_of_pairs("same_answer", same_answer, partner)
+    same = np.zeros_like(partner) if same_answer is None else _of_pairs("same_answer", same_answer, partner)
     changed = partner & ~same
     cm = first & augmented
     ratios: dict[str, tuple[ArrayLike, ArrayLike]] = {
@@ -163,8 +163,7 @@ def correctness_metrics(
     if same_answer is not None:
         ratios["cm_same_answer"] = _counts(cm, first & same)
     if answer_changed is not None:
-        flipped = np.zeros_like(partner)
-        flipped[partner] = _correct_of_pairs("answer_changed", answer_changed, partner)
+        flipped = _of_pairs("answer_changed", answer_changed, partner)
         ratios["flipped"] = _counts(flipped, partner)
         ratios["neg_to_neg_flipped"] = _counts(flipped & ~first & ~augmented, partner)
     paired = partner.any(1)
@@ -206,44 +205,7 @@ def ratios_with_intervals(
     intervals: bool = True,
     confidence: float = 0.95,
 ) -> dict[str, float]:
-    """Compute ratios of sums over the same rows, with the intervals of `ratio_intervals`.
-
-    Args:
-        ratios: Name -> (numerators `[N]`, denominators `[N]`); the ratio is that of their sums.
-        clusters: `[N]` str, independent units such as dialogue ids; None: single rows.
-        intervals: Whether to compute intervals.
-        confidence: Coverage of the interval, in (0, 1).
-
-    Returns:
-        `<name>` of every ratio; with intervals also `<name>_low` and `<name>_high`.
-
-    Raises:
-        DataError: As `ratio_intervals`.
-
-    Example:
-        >>> ratios_with_intervals({"accuracy": ([1, 0, 1, 1], [1, 1, 1, 1])}, intervals=False)
-        {'accuracy': 0.75}
-    """
-    numerators = np.array([np.asarray(pair[0], dtype=np.float64) for pair in ratios.values()]).T
-    denominators = np.array([np.asarray(pair[1], dtype=np.float64) for pair in ratios.values()]).T
-    values = _divide(numerators.sum(axis=0), denominators.sum(axis=0)).tolist()
-    if not intervals:
-        return dict(zip(ratios, values, strict=True))
-    limits = ratio_intervals(numerators, denominators, clusters, confidence=confidence)
-    result: dict[str, float] = {}
-    for name, value, low, high in zip(ratios, values, *limits, strict=True):
-        result |= {name: value, f"{name}_low": float(low), f"{name}_high": float(high)}
-    return result
-
-
-def ratio_intervals(
-    numerators: ArrayLike,
-    denominators: ArrayLike,
-    clusters: Sequence[str] | None = None,
-    *,
-    confidence: float = 0.95,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute confidence intervals of K ratios of sums over clusters that are independent of each other.
+    """Compute ratios of sums over the same rows, with confidence intervals over clusters that are independent.
 
     Turns of a dialogue are correlated, so rows are summed within their cluster. With n_c and d_c the sums of the C
     clusters whose d_c is above 0, the ratio is `q = sum n_c / sum d_c`, and its variance (linearized, as in survey
@@ -257,20 +219,49 @@ def ratio_intervals(
     [0, 1], and holds for few rows and for shares near 0 and 1, where percentiles of a bootstrap are too narrow. n is at
     most the number of rows whose denominator is above 0; it is C if all clusters have the same ratio, such as 0 of 14.
     Other ratios, such as a difference of accuracies, have `q +- t sqrt(v)`.
+
+    Args:
+        ratios: Name -> (numerators `[N]`, denominators `[N]`) of a ratio of their sums.
+        clusters: `[N]` str, independent units such as dialogue ids; None: single rows.
+        intervals: Whether to compute intervals.
+        confidence: Coverage of the interval, in (0, 1).
+
+    Returns:
+        `<name>` of every ratio; with intervals also `<name>_low` and `<name>_high`.
+
+    Raises:
+        DataError: A value is NaN or infinite, a cluster is None, or `confidence` is out of range.
+
+    Example:
+        >>> ratios_with_intervals({"accuracy": ([1, 0, 1, 1], [1, 1, 1, 1])}, intervals=False)
+        {'accuracy': 0.75}
     """
-    if not 0.0 < confidence < 1.0:
-        raise DataError(f"confidence: must lie between 0 and 1, found {confidence}; 0.95 is usual")
-    top, bottom = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
-    if top.ndim != 2 or top.shape != bottom.shape:
-        raise DataError(f"numerators {top.shape} and denominators {bottom.shape}: both must have one shape [N, K]")
-    if not (np.isfinite(top).all() and np.isfinite(bottom).all()):
-        raise DataError("numerators and denominators: a value is NaN or infinite; leave out rows without a score")
+    top = np.array([np.asarray(pair[0], dtype=np.float64) for pair in ratios.values()]).T
+    bottom = np.array([np.asarray(pair[1], dtype=np.float64) for pair in ratios.values()]).T
+    totals = top.sum(axis=0), bottom.sum(axis=0)
+    values = np.divide(*totals, out=np.full(len(ratios), np.nan), where=totals[1] != 0).tolist()
+    if not intervals:
+        return dict(zip(ratios, values, strict=True))
+    finite = np.isfinite(top).all(0) & np.isfinite(bottom).all(0)
+    if not (0.0 < confidence < 1.0 and finite.all()):  # else the interval is NaN
+        found = [name for name, is_finite in zip(ratios, finite, strict=True) if not is_finite]
+        raise DataError(f"expected finite values and a confidence in (0, 1), got {confidence} and NaN in {found}")
+    result: dict[str, float] = {}
+    for name, value, low, high in zip(ratios, values, *_intervals(top, bottom, clusters, confidence), strict=True):
+        result |= {name: value, f"{name}_low": float(low), f"{name}_high": float(high)}
+    return result
+
+
+def _intervals(
+    top: NDArray[np.float64], bottom: NDArray[np.float64], clusters: Sequence[str] | None, confidence: float
+) -> NDArray[np.float64]:
+    """Return lower and upper limits of K ratios of the sums of `[N, K]`; NaN for fewer than two clusters."""
     counted_rows: NDArray[np.int64] = (bottom > 0).sum(axis=0)
     is_share = [bool(((n >= 0) & (n <= d)).all()) for n, d in zip(top.T, bottom.T, strict=True)]
     if clusters is not None:
         top, bottom = sums_by_cluster(top, clusters), sums_by_cluster(bottom, clusters)
     counted = (bottom > 0).sum(axis=0)
-    low, high = np.full((2, top.shape[1]), np.nan)
+    limits = np.full((2, top.shape[1]), np.nan)
     for column in np.flatnonzero(counted > 1).tolist():
         total, units = bottom[:, column].sum(), int(counted[column])
         ratio = float(top[:, column].sum() / total)
@@ -281,10 +272,10 @@ def ratio_intervals(
         quantile = float(stdtrit(units - 1, 0.5 + confidence / 2.0))
         if is_share[column]:
             trials = min(ratio * (1.0 - ratio) / variance, float(counted_rows[column])) if variance else float(units)
-            low[column], high[column] = _wilson_interval(ratio, trials, quantile)
+            limits[:, column] = _wilson_interval(ratio, trials, quantile)
         else:
-            low[column], high[column] = ratio - quantile * variance**0.5, ratio + quantile * variance**0.5
-    return low, high
+            limits[:, column] = ratio - quantile * variance**0.5, ratio + quantile * variance**0.5
+    return limits
 
 
 def mcnemar(a_correct: Any, b_correct: Any) -> dict[str, float | int]:
@@ -305,14 +296,13 @@ def mcnemar(a_correct: Any, b_correct: Any) -> dict[str, float | int]:
         b; NaN without rows), `p_value` (1.0 if the models never differ).
 
     Raises:
-        DataError: Lengths differ or a value is neither 0 nor 1.
+        DataError: A value is neither 0 nor 1.
 
     Example:
         >>> mcnemar([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1])
         {'only_a': 5, 'only_b': 1, 'difference': 0.5714285714285714, 'p_value': 0.21875}
     """
-    a, b = as_correct(a_correct, "a_correct"), as_correct(b_correct, "b_correct")
-    _require_length("b_correct", len(b), len(a))
+    a, b = np.stack([as_correct(a_correct, "a_correct"), as_correct(b_correct, "b_correct")])
     only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
     discordant = only_a + only_b
     # Integers are exact at any size; floats would underflow 2^-n beyond n = 1,074.
@@ -328,27 +318,10 @@ def mcnemar(a_correct: Any, b_correct: Any) -> dict[str, float | int]:
     }
 
 
-def _partners(has_partner: Any, augmented_correct: Any, rows: int) -> NDArray[np.bool_]:
-    """Return which partners exist, `[N, P]`."""
-    width = _width(augmented_correct)
-    if has_partner is None:
-        return np.ones((rows, width), dtype=np.bool_)
-    columns = [as_correct(column, "has_partner") for column in _columns(has_partner)]
-    for column in columns:
-        _require_length("has_partner", len(column), rows)
-    _require_width("has_partner", len(columns), width)
-    return np.stack(columns, axis=1)
-
-
-def _width(values: Any) -> int:
-    shape = tuple(getattr(values, "shape", ()))
-    return shape[1] if len(shape) == 2 else 1
-
-
 def _columns(values: Any) -> list[Any]:
     """Return an array `[N, P]` as P columns, and values `[N]` as one."""
     is_matrix = len(getattr(values, "shape", ())) == 2
-    return [values[:, number] for number in range(_width(values))] if is_matrix else [values]
+    return [values[:, number] for number in range(values.shape[1])] if is_matrix else [values]
 
 
 def _counts(values: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -356,53 +329,34 @@ def _counts(values: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[NDArra
     return (values & among).sum(1), among.sum(1)
 
 
-def _correct_of_pairs(name: str, values: Any, partner: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the correctness of existing partners, in the order of a mask `[N, P]`; other values are not checked."""
-    columns = _columns(values)
-    _require_width(name, len(columns), partner.shape[1])
-    correct = np.zeros_like(partner)
-    for number, column in enumerate(columns):
-        items, rows = _row_values(column, name), partner[:, number].nonzero()[0].tolist()
-        _require_length(name, len(items), len(partner))
+def _of_pairs(name: str, values: Any, partner: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return values of existing partners in the form of a mask `[N, P]`, False elsewhere; other values are ignored."""
+    columns = [_row_values(column, name) for column in _columns(values)]
+    if [len(column) for column in columns] != [len(partner)] * partner.shape[1]:
+        found = f"{[len(column) for column in columns]} values"
+        raise DataError(f"{name}: expected {partner.shape[1]} partners for each of {len(partner)} rows, got {found}")
+    held = np.zeros_like(partner)
+    for number, items in enumerate(columns):
+        rows = partner[:, number].nonzero()[0].tolist()
         names = [f"row {row}" for row in rows]
-        correct[rows, number] = as_correct([items[row] for row in rows], name, names.__getitem__)
-    return correct[partner]
+        held[rows, number] = as_correct([items[row] for row in rows], name, names.__getitem__)
+    return held
 
 
-def _require_width(name: str, width: int, partners: int) -> None:
-    if width != partners:
-        raise DataError(f"{name}: {width} partners per row, but augmented_correct has {partners}; give [N, P] for both")
-
-
-def _row_values(values: Any, name: str) -> NDArray[np.bool_] | list[Any]:
-    """Return one value per row as a list, or unchanged if they are an array of bool."""
-    if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
-        raise DataError(
-            f"{name}: found a {type(values).__name__}; give a list, an array or a tensor of one value per row"
-        )
-    if len(shape := tuple(getattr(values, "shape", (0,)))) != 1:
-        raise DataError(f"{name}: found an array of shape {shape}; give one value per row, [N]")
-    if isinstance(values, np.ndarray) and values.dtype == np.bool_:
-        return values
+def _row_values(values: Any, name: str) -> list[Any]:
+    """Return one value per row as a list."""
+    if isinstance(values, (Mapping, Set)):  # they would be read in any order
+        raise DataError(f"{name}: expected a list, an array or a tensor, got a {type(values).__name__}")
     # `tolist` copies a tensor from its device in one transfer.
     return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
-def _require_length(name: str, length: int, rows: int) -> None:
-    if length != rows:
-        raise DataError(f"{name}: {length} values for {rows} rows; give one value for every row")
-
-
 def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[Any]) -> NDArray[np.float64]:
     """Sum the rows of each cluster, `[N, K]` -> `[clusters, K]`, by ascending name of the cluster."""
-    if len(clusters) != len(sums):
-        raise DataError(f"clusters: {len(clusters)} for {len(sums)} rows; give one cluster id for every row")
-    for row, name in enumerate(clusters):
-        if name is None or name != name:
-            raise DataError(f"clusters: row {row} has none ({name}); give every row an id, or no clusters at all")
+    if missing := [row for row, name in enumerate(clusters) if name is None or name != name]:
+        raise DataError(f"clusters: expected an id in every row, got {clusters[missing[0]]} in row {missing[0]}")
     _, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
-    columns = [np.bincount(index, weights=column) for column in sums.T]
-    return np.stack(columns, axis=1)
+    return np.stack([np.bincount(index, weights=column) for column in sums.T], axis=1)
 
 
 def _wilson_interval(share: float, trials: float, quantile: float) -> tuple[float, float]:
@@ -412,9 +366,3 @@ def _wilson_interval(share: float, trials: float, quantile: float) -> tuple[floa
     low, high = ((center + sign * half) / (1.0 + quantile**2 / trials) for sign in (-1, 1))
     # Exact at the ends, where rounding would put the share itself outside.
     return (0.0 if share == 0.0 else low), (1.0 if share == 1.0 else high)
-
-
-def _divide(top: NDArray[np.float64], bottom: NDArray[np.float64]) -> NDArray[np.float64]:
-    result = np.full(top.shape, np.nan)
-    np.divide(top, bottom, out=result, where=bottom != 0)
-    return result

@@ -1,16 +1,19 @@
-"""Views of paired data as one list: all originals, then the augmented views that exist, one partner number each."""
+"""Views of paired data as one list: all originals, then the partners that exist, one partner number after another."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from dair_hf.data.collator import LABELS, ROW_ID, split_views
@@ -23,23 +26,126 @@ from dair_hf.data.view_columns import (
     is_augmented,
     parse_column,
     partner_numbers,
+    variant_name,
     view_prefix,
 )
 from dair_hf.errors import DataError
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.io.files import atomic_path
+from dair_hf.io.records import CLUSTER_KEY, PREDICTION_KEYS
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns
 
 
+class PairIndex:
+    """Numbering of views: N originals, then all first partners that exist, all second ones, ..., M views in all.
+
+    `partners` says which partners exist, `[N, P]` bool (or `[N]`); `rows` and `variants` hold the row of each view and
+    its variant, `[M]`: 0 for an original, p for partner p.
+
+    Example:
+        >>> index = PairIndex(np.array([False, True]))
+        >>> list(zip(index.rows.tolist(), index.variants.tolist()))
+        [(0, 0), (1, 0), (1, 1)]
+    """
+
+    def __init__(self, partners: np.ndarray, row_ids: Sequence[Any] | None = None) -> None:
+        partners = partners if partners.ndim == 2 else partners[:, None]
+        width = 1 + max(np.flatnonzero(partners.any(0)).tolist(), default=0)
+        self.partners = partners[:, :width] if partners.shape[1] else np.zeros((len(partners), 1), dtype=bool)
+        exists = np.concatenate([np.ones((len(partners), 1), dtype=bool), self.partners], axis=1)
+        self.variants, self.rows = np.nonzero(exists.T)
+        self._row_ids = row_ids
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.partners)
+
+    @property
+    def has_partner(self) -> np.ndarray:
+        """Mask of the rows with a partner, `[N]` bool."""
+        return np.asarray(self.partners.any(1))
+
+    @property
+    def row_ids(self) -> Sequence[Any]:
+        """Names of the rows, N of them."""
+        return [str(row) for row in range(self.n_rows)] if self._row_ids is None else self._row_ids
+
+    def describe_view(self, view: int) -> str:
+        """Return the words for a view in messages."""
+        if view >= len(self):
+            return f"value {view}"
+        return f"row {self.row_ids[int(self.rows[view])]!r} ({variant_name(int(self.variants[view]))} view)"
+
+    def flatten(self, *values: Sequence[Any]) -> list[Any]:
+        """Return the values of all views, `[M]`, from those of the originals and of each partner number, `[N]` each."""
+        return [values[variant][row] for variant, row in zip(self.variants.tolist(), self.rows.tolist(), strict=True)]
+
+    def by_row(self, name: str, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Return values `[M]` of the views by row: originals `[N]` and partners `[N, P]`, absent ones as originals."""
+        array = np.asarray(values)
+        if array.shape != (len(self),):  # returned by a function of the user
+            raise DataError(f"{name}: expected one value for each of {len(self)} views, got shape {list(array.shape)}")
+        original = array[: self.n_rows]
+        augmented = np.repeat(original[:, None], self.partners.shape[1], axis=1)
+        augmented.T[self.partners.T] = array[self.n_rows :]
+        return original, augmented
+
+    def sums(
+        self, original: np.ndarray, augmented: np.ndarray, counts: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return sums over the views of every row, `[N]`, and their numbers: of originals, and of partners.
+
+        Takes what `by_row` returns: values, and which of them count; None: all. A row without a partner counts as two
+        identical views.
+        """
+        exists = self.partners.copy()
+        exists[~self.has_partner, 0] = True
+        of_originals, of_partners = (np.ones(self.n_rows, dtype=bool), exists)
+        if counts is not None:
+            of_originals, of_partners = counts[0], exists & counts[1]
+        return (
+            (np.where(of_originals, original, 0), of_originals.astype(np.int64)),
+            (np.where(of_partners, augmented, 0).sum(1), of_partners.sum(1)),
+        )
+
+    def write(
+        self,
+        path: str | Path,
+        predictions: Sequence[Any],
+        references: Sequence[Any],
+        correct: Iterable[Any],
+        clusters: Sequence[Any] | None = None,
+    ) -> None:
+        """Write one JSON line per view: `row_id`, `variant`, `prediction`, `reference`, `correct`.
+
+        Variants are "original", "augmented", and for further partners "augmented_2" and so on. With `clusters`, the
+        independent unit of each row, such as its dialogue, each line also has a `cluster`.
+        """
+        ids = self.row_ids
+        values = zip(self.rows.tolist(), self.variants.tolist(), predictions, references, correct, strict=True)
+        with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8", errors="backslashreplace") as lines:
+            for row, variant, prediction, reference, is_correct in values:
+                cells = (ids[row], variant_name(variant), prediction, reference, bool(is_correct))
+                line = dict(zip(PREDICTION_KEYS, cells, strict=True))
+                if clusters is not None:
+                    line[CLUSTER_KEY] = str(clusters[row])
+                lines.write(json.dumps(line, ensure_ascii=False, default=_as_list) + "\n")
+
+
+def _as_list(value: Any) -> Any:
+    """Return an array or tensor as what JSON holds."""
+    if not hasattr(value, "tolist"):
+        raise DataError(f"predictions: expected texts, numbers, lists or tensors, got a {type(value).__name__}")
+    return value.tolist()
+
+
 class PairViews(PairIndex):
     """Views of a paired data set.
-
-    Args:
-        pairs: Paired rows.
-
-    Raises:
-        DataError: No rows, or data without random access.
 
     Example:
         >>> views = PairViews(datasets.Dataset.from_dict({"x": [1, 2], "augmented_x": [None, 5]}))
@@ -47,16 +153,11 @@ class PairViews(PairIndex):
         [{'x': 5}]
     """
 
+    finds_equal_rows = True  # rows as they are stored can be compared
+
     def __init__(self, pairs: datasets.Dataset | EpochPairs) -> None:
-        dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-        if not isinstance(dataset, datasets.Dataset):
-            raise DataError(
-                f"evaluating pairs needs columns with random access to the rows, found a {type(dataset).__name__}; "
-                "pass a datasets.Dataset, such as datasets.Dataset.from_list([*rows]), or TensorPairs"
-            )
-        _require_any(dataset)
-        self.dataset: Any = dataset
-        super().__init__(_partner_masks(dataset))
+        self.dataset: Any = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
+        super().__init__(_partner_masks(self.dataset))
 
     @property
     def column_names(self) -> list[str]:
@@ -69,31 +170,23 @@ class PairViews(PairIndex):
         return self.values(ROW_ID) if ROW_ID in self.column_names else super().row_ids
 
     def values(self, name: str) -> Any:
-        """Return the values of a column for every row, as they are stored.
-
-        A format such as "torch" is for the features of a model: in references, it would make tensors of lists.
-        """
+        """Return the values of a column for every row as they are stored; a format is for the features of a model."""
         return self.dataset.with_format(None)[name][:]
 
+    def row(self, number: int) -> dict[str, Any]:
+        """Return all columns of a row, as they are stored."""
+        return dict(self.dataset.with_format(None)[number])
+
     def features(self, views: Sequence[int], rules: RowRules = NO_RULES) -> list[dict[str, Any]] | Mapping[str, Tensor]:
-        """Return views under the model's own column names, one by one or as a batch.
-
-        Args:
-            views: Numbers of views.
-            rules: Requirements of the model on its rows.
-
-        Raises:
-            DataError: A row that `split_views` refuses, or whose partner lacks the columns of the model.
-        """
+        """Return views under the model's own column names, one by one or as a batch, as `rules` require them."""
         features = []
         for row, view in zip(self._read([int(self.rows[v]) for v in views]), views, strict=True):
             of_row, variant = split_views(row, rules), int(self.variants[view])
             columns = of_row[variant] if variant < len(of_row) else None
-            if columns is None:
+            if columns is None:  # else its prediction would be that of another view
                 raise DataError(
-                    f"row {self.row_ids[int(self.rows[view])]!r} has a partner in some of its columns, but none in "
-                    f"{self.column_names}; "
-                    "encode both views, or give None in all augmented columns"
+                    f"row {self.row_ids[int(self.rows[view])]!r}: expected a partner in all augmented columns or none, "
+                    f"got none in {self.column_names}"
                 )
             features.append(columns)
         return features
@@ -105,14 +198,12 @@ class PairViews(PairIndex):
 
     def originals(self) -> PairViews:
         """Return the original views alone."""
-        names = [name for name in self.dataset.column_names if not is_augmented(name)]
-        return PairViews(self.dataset.select_columns(names))
+        return PairViews(self.dataset.select_columns([n for n in self.column_names if not is_augmented(n)]))
 
     def select_columns(self, columns: list[str]) -> PairViews:
         """Return the same views with these columns only."""
-        selected = PairViews.__new__(PairViews)
+        selected = copy.copy(self)
         selected.dataset = self.dataset.select_columns(columns)
-        PairIndex.__init__(selected, self.partners)
         return selected
 
     @property
@@ -121,10 +212,9 @@ class PairViews(PairIndex):
         return next((name for name in LABEL_COLUMNS if name in self.column_names), LABELS)
 
     def distinct(self) -> tuple[np.ndarray, np.ndarray]:
-        """Find the views to run: of originals that are equal in all columns but `row_id`, only the first.
+        """Find the views to run: of stored originals that are equal in all columns but `row_id`, only the first.
 
-        Returns:
-            Numbers of the K views to run, and for each of the M views the position of its equal among them.
+        Returns their K numbers, and for each of the M views the position of its equal among them.
 
         Example:
             >>> data = datasets.Dataset.from_dict({"x": [1, 1], "augmented_x": [5, 6]})
@@ -132,10 +222,11 @@ class PairViews(PairIndex):
             [[0, 2, 3], [0, 0, 1, 2]]
         """
         first = np.arange(len(self))
-        names = [n for n in self.dataset.column_names if n != ROW_ID and not is_augmented(n)]
-        seen: dict[bytes, int] = {}
-        for row, digest in enumerate(_row_digests(self.dataset.select_columns(names))):
-            first[row] = seen.setdefault(digest, row)
+        if self.finds_equal_rows:
+            names = [n for n in self.column_names if n != ROW_ID and not is_augmented(n)]
+            seen: dict[bytes, int] = {}
+            for row, digest in enumerate(_row_digests(self.dataset.select_columns(names))):
+                first[row] = seen.setdefault(digest, row)
         return np.unique(first, return_inverse=True)
 
     def lengths(self) -> np.ndarray:
@@ -157,52 +248,29 @@ class PairViews(PairIndex):
                 numbers[is_of_view] = measured[self.rows[is_of_view]]
         return numbers
 
-    def longest_target(self) -> int:
-        """Return the number of tokens of the longest target; 0 if labels are no sequences."""
-        return int(self.target_lengths().max())
-
     def column(self, name: str, inherited: bool = False) -> list[Any]:
-        """Return the values of column `name` for every view; those of `augmented_<name>` for first partners, and so on.
+        """Return the values of a column for every view; those of `augmented_<name>` for first partners, and so on.
 
-        Labels without a column for the augmented views are inherited (`split_views`).
-
-        Args:
-            name: Column of the originals.
-            inherited: Whether partners without a column of their own have the value of their original, as for labels.
-
-        Raises:
-            DataError: The data has no such column.
+        With `inherited`, partners without a column of their own have the value of their original, as for labels.
         """
         wanted = {view: view_prefix(view) + name for view in np.unique(self.variants).tolist()}
         if inherited or name in LABEL_COLUMNS:
             wanted = {view: column if column in self.column_names else name for view, column in wanted.items()}
         if missing := [column for column in wanted.values() if column not in self.column_names]:
-            raise DataError(f"column {missing[0]!r} is missing; the data has {self.column_names}")
+            raise DataError(f"expected the column {missing[0]!r}, got {self.column_names}")
         values = {column: self.values(column) for column in set(wanted.values())}
         return [values[wanted[variant]][row] for row, variant in zip(self.rows, self.variants.tolist(), strict=True)]
 
     def require_unique_rows(self) -> None:
-        """Refuse data in which a `row_id` occurs more than once.
-
-        Raises:
-            DataError: It does; the message names the rows.
-        """
+        """Refuse a `row_id` that occurs more than once: predictions and history of its rows would be mixed up."""
         first_with: dict[Any, int] = {}
         for row, name in enumerate(self.row_ids):
             if (first := first_with.setdefault(name, row)) != row:
-                raise DataError(
-                    f"row_id {name!r} names row {first} and row {row} of the data; give each row an id of its own"
-                )
+                raise DataError(f"row_id {name!r}: expected one row, got rows {first} and {row}")
 
 
 class TensorViews(PairViews):
     """Views of `TensorPairs`, read in batches that need no collator.
-
-    Args:
-        pairs: Paired rows held as tensors.
-
-    Raises:
-        DataError: No rows.
 
     Example:
         >>> views = TensorViews(TensorPairs({"x": torch.tensor([1, 2])}, {"x": torch.tensor([5, 6])}))
@@ -210,8 +278,9 @@ class TensorViews(PairViews):
         {'x': tensor([2, 5])}
     """
 
+    finds_equal_rows = False
+
     def __init__(self, pairs: TensorPairs) -> None:
-        _require_any(pairs)
         self.pairs = pairs
         PairIndex.__init__(self, pairs.partners)
 
@@ -242,6 +311,10 @@ class TensorViews(PairViews):
                 values[row] = value
         return values
 
+    def row(self, number: int) -> dict[str, Any]:
+        """Return all columns of a row: those kept beside the views, and tensors."""
+        return {**{name: values[number] for name, values in self.pairs.columns.items()}, **self.pairs[number]}
+
     def features(self, views: Sequence[int], rules: RowRules = NO_RULES) -> Mapping[str, Tensor]:
         """Return views as one batch, `{column: [B, ...]}`; the rules, which are of single rows, are not checked."""
         rows, variants = self.rows[np.asarray(views)], self.variants[np.asarray(views)]
@@ -263,60 +336,48 @@ class TensorViews(PairViews):
         """Return the views: `TensorPairs` keep columns of the model apart from others."""
         return self
 
-    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all views: tensors are not searched for equal rows."""
-        return np.arange(len(self)), np.arange(len(self))
-
     def lengths(self) -> np.ndarray:
         """Return zeros, `[M]`: rows of a tensor have one length."""
         return np.zeros(len(self), dtype=np.int64)
 
     def target_lengths(self) -> np.ndarray:
-        """Return zeros, `[M]`: label rows have one length, too."""
-        return np.zeros(len(self), dtype=np.int64)
-
-    def longest_target(self) -> int:
-        """Return the length of the label rows; 0 if labels are no sequences."""
+        """Return the width of the label rows, `[M]`; zeros if labels are no sequences."""
         labels = self._first_original().get(LABELS)
-        return labels.shape[1] if labels is not None and labels.ndim > 1 else 0
+        return np.full(len(self), labels.shape[1] if labels is not None and labels.ndim > 1 else 0)
 
 
-class HeldViews(PairViews):
+class _HeldViews(PairViews):
     """Views of `HeldRows`."""
 
+    finds_equal_rows = False  # a transform may tell equal stored rows apart
+
     def __init__(self, rows: HeldRows) -> None:
-        _require_any(rows)
         self.dataset = rows
         self._names = rows.column_names
         PairIndex.__init__(self, rows.partners)
 
     @property
     def column_names(self) -> list[str]:
-        """Columns of the rows."""
         return self._names
 
     def values(self, name: str) -> Any:
-        """Return the values of a column for every row."""
         return self.dataset.column(name)
+
+    def row(self, number: int) -> dict[str, Any]:
+        return dict(self.dataset[number])
 
     def _read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{name: row[name] for name in self._names if name in row} for row in super()._read(rows)]
 
-    def originals(self) -> HeldViews:
-        """Return the original views alone."""
+    def originals(self) -> _HeldViews:
         found = self.select_columns([name for name in self._names if not is_augmented(name)])
         PairIndex.__init__(found, np.zeros_like(self.partners))
         return found
 
-    def select_columns(self, columns: list[str]) -> HeldViews:
-        """Return the same views with these columns only."""
+    def select_columns(self, columns: list[str]) -> _HeldViews:
         found = copy.copy(self)
         found._names = columns
         return found
-
-    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all views: made rows are not searched for equal ones."""
-        return np.arange(len(self)), np.arange(len(self))
 
     def _measure(self, column: str, measure: Callable[[datasets.Dataset, str], np.ndarray]) -> np.ndarray:
         values = self.column(column) if column in self.column_names else [0] * len(self)
@@ -325,15 +386,14 @@ class HeldViews(PairViews):
 
 def views_of(pairs: Any) -> PairViews:
     """Return the views of paired rows; rows that are made when they are read are held first (`HeldRows`)."""
+    pairs = held_rows(pairs)
+    if not isinstance(pairs, datasets.Dataset | EpochPairs | TensorPairs | HeldRows) or not len(pairs):
+        # An evaluation may begin after hours of training.
+        found = f"a {type(pairs).__name__}" if not hasattr(pairs, "__len__") else "no rows"
+        raise DataError(f"evaluation data: expected a datasets.Dataset or TensorPairs with rows, got {found}")
     if isinstance(pairs, TensorPairs):
         return TensorViews(pairs)
-    pairs = held_rows(pairs)
-    return HeldViews(pairs) if isinstance(pairs, HeldRows) else PairViews(pairs)
-
-
-def _require_any(rows: Any) -> None:
-    if len(rows) == 0:
-        raise DataError("the evaluation data set is empty; check the split and the filters before it")
+    return _HeldViews(pairs) if isinstance(pairs, HeldRows) else PairViews(pairs)
 
 
 def _partner_masks(dataset: datasets.Dataset) -> np.ndarray:
@@ -348,9 +408,6 @@ def _partner_masks(dataset: datasets.Dataset) -> np.ndarray:
 
 def _row_digests(dataset: datasets.Dataset) -> Iterator[bytes]:
     """Yield a hash of every row as it is stored."""
-    if not dataset.column_names:
-        yield from (str(row).encode() for row in range(len(dataset)))
-        return
     for table in dataset.with_format("arrow").iter(batch_size=1000):
         for batch in table.combine_chunks().to_batches():
             for row in range(batch.num_rows):

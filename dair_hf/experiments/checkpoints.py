@@ -16,7 +16,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.experiments.run_records import Run, fingerprint, shared_settings
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.checkpoints import last_checkpoint
-from dair_hf.io.folders import atomic_folder, claim_folder
+from dair_hf.io.files import atomic_folder, claim_folder
 from dair_hf.modeling import ModelConfig
 from dair_hf.training.trainer import DAIRTrainer
 

@@ -32,8 +32,7 @@ from dair_hf.experiments.run_records import (
     lambda_text,
     run_record,
 )
-from dair_hf.io.files import write_json, write_text
-from dair_hf.io.folders import claim_folder
+from dair_hf.io.files import claim_folder, write_json, write_text
 from dair_hf.io.processes import on_first_rank
 from dair_hf.losses.divergence import FEATURE_REGULARIZERS
 from dair_hf.losses.objective import LOSS_REGULARIZERS, REGULARIZED
@@ -202,7 +201,7 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
 
 
 def claim_output_folder(args: Any) -> Path:
-    """Claim and return `args.output_dir`, the output folder of a recipe; see `dair_hf.io.folders.claim_folder`."""
+    """Claim and return `args.output_dir`, the output folder of a recipe; see `dair_hf.io.files.claim_folder`."""
     require_matplotlib()  # before data is prepared
     if PartialState().is_main_process:
         claim_folder(args.output_dir)

@@ -21,7 +21,7 @@ from dair_hf.evaluation.paired import PairedDifference, paired_difference
 from dair_hf.evaluation.statistics import CM_MIN_PAIRS
 from dair_hf.experiments.run_records import lambda_of, records_by_method
 from dair_hf.io.files import write_json, write_text
-from dair_hf.io.pair_files import CLUSTER_KEY, read_predictions
+from dair_hf.io.records import CLUSTER_KEY, read_predictions
 
 _BASELINE = "da"
 _CONSTANT = (

@@ -21,7 +21,7 @@ import torch
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_json
-from dair_hf.io.pair_files import PREDICTIONS_FILE
+from dair_hf.io.records import PREDICTIONS_FILE
 from dair_hf.losses.objective import REGULARIZED
 
 PACKAGES = ("dair-hf", "torch", "transformers", "datasets", "accelerate", "evaluate", "peft", "numpy")

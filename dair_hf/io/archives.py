@@ -13,8 +13,8 @@ import urllib.request
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, TypeVar
@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError, explained
-from dair_hf.io.files import atomic_path, parse_json, read_json, require_file, write_json
+from dair_hf.io.files import atomic_path, parse_json, read_json, write_json
 
 CHECKSUMS = "checksums.json"
 TIMEOUT_SECONDS = 60
@@ -142,14 +142,6 @@ class RemoteFile:
     size: int | None = None
 
 
-def with_checksums(files: Iterable[RemoteFile], checksums: Any) -> list[RemoteFile]:
-    """Return the files with checksums provided by the user; unchanged for None."""
-    if checksums is None:
-        return list(files)
-    with explained("checksums: expected name -> SHA-256 of every file", KeyError, TypeError, AttributeError):
-        return [replace(remote, sha256=checksums[remote.name].lower()) for remote in files]
-
-
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as stream:
@@ -169,7 +161,6 @@ def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progre
     for remote in files:
         target = folder / remote.name
         expected = remote.sha256 or recorded.get(remote.name)
-        require_file(target)
         if target.exists():
             sha256 = _verified_sha256(target, expected, str(target))
         else:

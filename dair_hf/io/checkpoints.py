@@ -56,7 +56,7 @@ def last_checkpoint(folder: Path) -> str | None:
 def resumable_checkpoint(path: str | bool, folder: str) -> str:
     """Return the path of the checkpoint from which a run resumes."""
     found = last_checkpoint(Path(folder)) if path is True else str(path)
-    if found is None or not is_finished(Path(found)):
+    if found is None or not _is_finished(Path(found)):
         held = ", ".join(path.name for path in sorted(Path(folder).glob("checkpoint-*"), key=_number_of))
         raise DataError(
             f"resume_from_checkpoint={path!r}: expected a complete checkpoint of a Trainer, with trainer_state.json; "
@@ -118,10 +118,10 @@ def _problem(checkpoint: Path) -> str | None:
 
 def finished_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder that were not cut off while they were saved, by their number."""
-    return sorted(filter(is_finished, folder.glob("checkpoint-*")), key=_number_of)
+    return sorted(filter(_is_finished, folder.glob("checkpoint-*")), key=_number_of)
 
 
-def is_finished(checkpoint: Path) -> bool:
+def _is_finished(checkpoint: Path) -> bool:
     """Return whether the file that `Trainer` writes last into a checkpoint is there and whole."""
     return _step_of(checkpoint) is not None
 

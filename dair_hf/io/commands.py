@@ -25,7 +25,7 @@ from dair_hf.errors import (
     UndefinedMetricWarning,
     is_out_of_memory,
 )
-from dair_hf.io.folders import release_unused_folders
+from dair_hf.io.files import release_unused_folders
 
 FAILED, REFUSED, FINDINGS, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 _NETWORK_LIBRARIES = {"httpx", "httpx2", "requests", "urllib3", "huggingface_hub"}

@@ -56,6 +56,11 @@ class FileValueCache:
             entries = read_json(self.cache_file)
             self._entries = {path: _Entry(*entry) for path, entry in entries.items()}
 
+    @classmethod
+    def of_contents(cls, folder: str | os.PathLike[str]) -> FileValueCache:
+        """Return the cache of the SHA-256 of files, kept in `contents.json` in a folder."""
+        return cls(Path(folder) / "contents.json", sha256_of, "hashing images")
+
     def get(self, paths: Iterable[str], progress: bool = False, shared: bool = False) -> list[str | None]:
         """Return the values of files, computing those that are missing or outdated.
 
@@ -78,6 +83,21 @@ class FileValueCache:
             self.save()
         return [entries[path].value for path in paths]
 
+    def fingerprint(self, rows: Dataset, path_columns: Sequence[str]) -> str:
+        """Return a fingerprint of rows that depends on the values of their files, not on their location.
+
+        All processes of a run must call this method, since they split the hashing; a path may be None.
+        """
+        others = rows.select_columns([name for name in rows.column_names if name not in path_columns])
+        digest = hashlib.sha256(json.dumps(rows.features.to_dict(), sort_keys=True).encode())
+        for batch in others.with_format("arrow").iter(1000):
+            digest.update(json.dumps(batch.to_pydict(), default=str).encode())
+        for name in path_columns:
+            paths = rows[name][:]
+            of_path = iter(self.get([path for path in paths if path is not None], progress=True, shared=True))
+            digest.update(json.dumps([None if path is None else next(of_path) for path in paths]).encode())
+        return digest.hexdigest()[:16]
+
     def save(self) -> None:
         """Write the cache file if there are new values."""
         if self.cache_file is not None and not self._is_saved:
@@ -99,24 +119,3 @@ class FileValueCache:
             timestamps = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             entry = self._entries.get(path)
             return entry if entry is not None and entry[:3] == timestamps else _Entry(*timestamps, self.compute(path))
-
-
-def content_hashes(folder: str | os.PathLike[str]) -> FileValueCache:
-    """Return the SHA-256 of files, kept in `contents.json` in a folder."""
-    return FileValueCache(Path(folder) / "contents.json", sha256_of, "hashing images")
-
-
-def content_fingerprint(rows: Dataset, path_columns: Sequence[str], hashes: FileValueCache) -> str:
-    """Return a fingerprint of rows that depends on the content of their files, not on their location.
-
-    All processes of a run must call this function, since they split the hashing; a path may be None.
-    """
-    others = rows.select_columns([name for name in rows.column_names if name not in path_columns])
-    digest = hashlib.sha256(json.dumps(rows.features.to_dict(), sort_keys=True).encode())
-    for batch in others.with_format("arrow").iter(1000):
-        digest.update(json.dumps(batch.to_pydict(), default=str).encode())
-    for name in path_columns:
-        paths = rows[name][:]
-        of_path = iter(hashes.get([path for path in paths if path is not None], progress=True, shared=True))
-        digest.update(json.dumps([None if path is None else next(of_path) for path in paths]).encode())
-    return digest.hexdigest()[:16]

@@ -1,13 +1,15 @@
-"""Files that are written completely or not at all, and readers of JSON and YAML whose errors name the file."""
+"""Files and folders that are written whole or not at all, and readers of JSON and YAML whose errors name the file."""
 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import glob
 import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,8 +24,14 @@ FilePath = str | os.PathLike[str]
 
 SCRATCH = ".dair_hf"  # suffix of temporary folders
 LOCK = "dair_hf.lock"  # in a folder that a process works in
-# An escape in JSON: a surrogate pair, half of one, or another.
-_ESCAPE = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<half>\\ud[89a-f][0-9a-f]{2})|\\.", re.I)
+MANIFEST = "dair_hf_manifest.json"  # names of the files that `atomic_folder` wrote
+# Names that recipes write, except inside the folders of their runs.
+RECIPE_NAMES = (
+    "comparison.*", "paired.*", "*_seed*.json", "audit_*.json", "data.json", "missing.json", "choice.json",
+    "lambdas.md", "*.png", "runs", "search", "final", "output.log",
+)  # fmt: skip
+
+_claims: dict[str, tuple[FileLock, bool]] = {}  # folder -> its lock, and whether this process created it
 
 
 @contextlib.contextmanager
@@ -45,31 +53,21 @@ def atomic_path(target: FilePath) -> Iterator[Path]:
         >>> with atomic_path("outputs/table.md") as path:  # doctest: +SKIP
         ...     path.write_text("| a |")
     """
-    resolved = require_file(target)
-    with scratch_folder(resolved, target) as scratch:
+    resolved = _require_file(target)
+    with _scratch_folder(resolved, target) as scratch:
         yield scratch / resolved.name
-        with explain_write_errors(target):
+        with _explain_write_errors(target):
             if resolved.exists():
                 shutil.copymode(resolved, scratch / resolved.name)
             os.replace(scratch / resolved.name, resolved)
 
 
-def require_file(target: FilePath) -> Path:
+def _require_file(target: FilePath) -> Path:
     """Return the path of an output file with links resolved; refuse folders, devices, pipes and sockets."""
     resolved = Path(os.path.realpath(target))
     if (resolved.exists() and not resolved.is_file()) or os.fspath(target).endswith(os.sep):
         raise DataError(f"{target}: is {'a folder' if resolved.is_dir() else 'not a regular file'}; name a file")
     return resolved
-
-
-def require_writable_folder(folder: FilePath, name: str) -> Path:
-    """Return the path of an output folder, which need not exist; refuse one that cannot be written, before the work."""
-    with explained(f"{name}={str(folder)!r}: cannot write there", OSError):
-        existing = Path(os.path.realpath(folder))
-        while not existing.exists():
-            existing = existing.parent
-        tempfile.TemporaryFile(dir=existing).close()
-    return Path(folder)
 
 
 def require_output_file(
@@ -85,17 +83,17 @@ def require_output_file(
         target: Output file.
         sources: Files and folders that the command reads.
         overwrite: Allow an existing file to be replaced.
-        is_own: Whether the command wrote an existing file, see `holds_json`: any other is never replaced. None: the
-            command checks that itself, before it writes.
+        is_own: Whether the command wrote an existing file: any other is never replaced, nor one that cannot be read.
+            None: the command checks that itself, before it writes.
         remedy: How the user names another output, for the message.
     """
-    resolved, problem = require_file(target), None
+    resolved, problem = _require_file(target), None
     for source in sources:
         is_same = os.path.exists(source) and resolved.exists() and os.path.samefile(source, resolved)
         if is_same or resolved == Path(os.path.realpath(source)):
             problem = f"is also read ({source}); {remedy} to write"
     if problem is None and resolved.exists() and resolved.stat().st_size:
-        if is_own is not None and not is_own(Path(target)):
+        if is_own is not None and not _holds(is_own, Path(target)):
             problem = f"was not written by this command; {remedy}, or move this one away"
         elif not overwrite:
             problem = f"already exists; {remedy}, or give --overwrite to replace it"
@@ -103,16 +101,11 @@ def require_output_file(
         raise DataError(f"{target}: {problem}")
 
 
-def holds_json(check: Callable[[Any], bool]) -> Callable[[Path], bool]:
-    """Return the function that says whether a file holds JSON which `check` accepts, for `require_output_file`."""
-
-    def holds(path: Path) -> bool:
-        try:
-            return check(read_json(path))
-        except DataError:
-            return False
-
-    return holds
+def _holds(is_own: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return is_own(path)
+    except DataError:
+        return False
 
 
 def write_text(target: FilePath, text: str) -> Path:
@@ -122,21 +115,15 @@ def write_text(target: FilePath, text: str) -> Path:
     return Path(target)
 
 
-def write_generated(target: FilePath, text: str, mark: str) -> Path:
-    """Write a generated page; refuse to replace a file that does not contain `mark`."""
-    require_output_file(target, overwrite=True, is_own=lambda path: mark.encode() in read_bytes(path))
-    return write_text(target, text)
-
-
 def write_json(target: FilePath, value: Any) -> Path:
     """Write `value` as indented JSON to `target`, atomically, and return the path."""
     return write_text(target, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False) + "\n")
 
 
 @contextlib.contextmanager
-def scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
+def _scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
     """Yield a temporary folder next to an output path, and remove it at the end, with those of killed processes."""
-    with explain_write_errors(target):
+    with _explain_write_errors(target):
         resolved.parent.mkdir(parents=True, exist_ok=True)
         for leftover in resolved.parent.glob(f".{glob.escape(resolved.name)}.*{SCRATCH}"):
             with contextlib.suppress(OSError), FileLock(leftover / LOCK, timeout=0):  # else its process lives
@@ -160,9 +147,145 @@ def _locked_scratch(resolved: Path) -> tuple[Path, FileLock]:
             return scratch, lock
 
 
-def explain_write_errors(target: FilePath) -> contextlib.AbstractContextManager[None]:
+def _explain_write_errors(target: FilePath) -> contextlib.AbstractContextManager[None]:
     """Convert an `OSError` raised while creating or opening `target` into a `DataError` that names it."""
     return explained(f"{target}: cannot write there", OSError)
+
+
+@contextlib.contextmanager
+def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `target` on success and removed on failure.
+
+    The names of its files are recorded in `dair_hf_manifest.json`. An existing folder is replaced only if `overwrite`
+    is set, the same program wrote it, and it contains no other files.
+
+    Args:
+        target: Path of the finished folder.
+        sources: Files and folders that are read to fill it, which it may not replace or lie in.
+        overwrite: Allow a folder from an earlier call to be replaced.
+    """
+    sources = list(sources)
+    resolved = require_output_folder(target, sources, overwrite)
+    with _scratch_folder(resolved, target) as new:
+        yield new
+        write_json(new / MANIFEST, {"written_by": _program(), "files": sorted({*_contents(new), MANIFEST})})
+        require_output_folder(target, sources, overwrite)  # again, in case another program wrote there meanwhile
+        with _explain_write_errors(target):
+            if not resolved.exists():
+                os.rename(new, resolved)
+                return
+            # Visible, and outside the temporary folder: nothing is lost if the process is killed in between.
+            old = resolved.with_name(f"{resolved.name}.old-{os.getpid()}")
+            try:
+                os.rename(resolved, old)
+                os.rename(new, resolved)
+            finally:
+                if not resolved.exists():
+                    os.rename(old, resolved)
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> Path:
+    """Return the path of a folder for `atomic_folder`; refuse it if writing it would replace something else."""
+    resolved, problem = Path(os.path.realpath(target)), None
+    contents = _contents(resolved)
+    foreign = sorted(contents - _manifest(resolved))
+    for source in sources:
+        source_path = Path(os.path.realpath(source))
+        if resolved in (source_path, *source_path.parents) or source_path in resolved.parents:
+            problem = f"overlaps {source}, which is read; name another folder"
+    if problem is None and resolved.exists():
+        if resolved == Path.cwd() or not resolved.is_dir():
+            problem = "is a file, or the working folder; name another folder"
+        elif foreign:
+            problem = f"holds {_some(foreign)}, which this command did not write; name a new folder"
+        elif contents and not overwrite:
+            problem = "already exists; name a new folder, or give --overwrite (in Python overwrite=True)"
+    if problem is not None:
+        raise DataError(f"{target}: {problem}")
+    return resolved
+
+
+def mark_folder(folder: FilePath) -> Path:
+    """Create a folder for recipes to work in, or mark an existing one that contains nothing a recipe would replace.
+
+    Folders that were marked before, that contain records of runs, or that have no files with names that recipes write
+    are accepted. Returns the lock file, which is the mark.
+    """
+    resolved = Path(os.path.realpath(folder))
+    lock = resolved / LOCK
+    with _explain_write_errors(folder):
+        resolved.mkdir(parents=True, exist_ok=True)
+        if not lock.exists() and not _has_run_records(resolved):
+            names = [path.name for path in resolved.iterdir()]
+            if foreign := sorted({name for pattern in RECIPE_NAMES for name in fnmatch.filter(names, pattern)}):
+                raise DataError(f"{folder}: holds {_some(foreign)}, which a recipe would replace; name a new folder")
+        os.close(os.open(lock, os.O_CREAT | os.O_NOFOLLOW, 0o666))
+    return lock
+
+
+def claim_folder(folder: FilePath) -> Path:
+    """Mark a folder, and keep other processes out of it and its subfolders until this process ends."""
+    resolved = Path(os.path.realpath(folder))
+    if not {str(resolved), *map(str, resolved.parents)} & _claims.keys():
+        is_new = not resolved.exists()
+        lock = FileLock(mark_folder(folder), timeout=0, is_singleton=True)  # follows no links
+        with explained(f"{folder}: another process works there", OSError):
+            lock.acquire()
+        _claims[str(resolved)] = lock, is_new
+    return Path(folder)
+
+
+def release_unused_folders() -> None:
+    """Release the claimed folders to which nothing was written, and remove those that this process created."""
+    for folder, (lock, is_new) in list(_claims.items()):
+        with contextlib.suppress(OSError):
+            if os.listdir(folder) == [LOCK]:
+                os.unlink(os.path.join(folder, LOCK))
+                lock.release()
+                del _claims[folder]
+                if is_new:
+                    os.rmdir(folder)
+
+
+def _contents(folder: Path) -> set[str]:
+    """Return the relative names of all files, links and empty folders below a folder."""
+    contents = set()
+    for parent, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        contents |= {os.path.relpath(os.path.join(parent, name), folder) for name in (*names, *links)}
+        if not folders and not names and Path(parent) != folder:
+            contents.add(os.path.relpath(parent, folder))
+    return contents
+
+
+def _manifest(folder: Path) -> set[str]:
+    """Return the names of the files that this program wrote to a folder; empty if its manifest does not say so."""
+    try:
+        manifest = read_json(folder / MANIFEST)
+        return set(manifest["files"]) if manifest["written_by"] == _program() else set()
+    except (DataError, KeyError, TypeError):
+        return set()
+
+
+def _program() -> str:
+    return Path(sys.argv[0]).name
+
+
+def _has_run_records(folder: Path) -> bool:
+    """Return whether a folder contains the record of a run, finished or not."""
+    if any(folder.glob("runs/*/settings_fingerprint.txt")):
+        return True
+    for path in (*folder.glob("*_seed*.json"), *folder.glob("*/*_seed*.json")):
+        with contextlib.suppress(DataError):
+            record = read_json(path)
+            if isinstance(record, dict) and "settings_fingerprint" in record:
+                return True
+    return False
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def read_bytes(path: FilePath) -> bytes:
@@ -192,15 +315,6 @@ def decode_json(content: bytes | str, **options: Any) -> Any:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             failure = json.JSONDecodeError(reason, "", 0)
         raise failure from None
-
-
-def decode_json_texts(content: str, **options: Any) -> Any:
-    """As `decode_json`, but refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
-    value = decode_json(content, **options)
-    for escape in _ESCAPE.finditer(content):
-        if escape["half"]:
-            raise json.JSONDecodeError(f"{escape['half']} is half of a surrogate pair", content, escape.start())
-    return value
 
 
 def decode_utf8(content: bytes, label: str) -> str:

@@ -10,8 +10,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features
 
 from dair_hf.errors import DataError, explained
-from dair_hf.io.files import FilePath, read_json, write_json
-from dair_hf.io.folders import MANIFEST
+from dair_hf.io.files import MANIFEST, FilePath, read_json, write_json
 
 MARK = "prepared.json"
 VERSION = 2  # raise it when a prepared folder changes its layout or its columns change their meaning

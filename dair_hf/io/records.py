@@ -1,25 +1,34 @@
-"""Readers of records: JSON lines, JSON, CSV, TSV and Parquet. A text in a file stays a text."""
+"""Readers of records, of pairs and predictions among them: JSON lines, JSON, CSV, TSV, Parquet. A text stays a text."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import gc
 import io
+import json
+import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError, explained
-from dair_hf.io.files import FilePath, decode_json_texts, decode_utf8, read_bytes
+from dair_hf.io.files import FilePath, decode_json, decode_utf8, parse_json, read_bytes, require_output_file
 
 COMMA, TAB = ",", "\t"
 DELIMITERS = {".csv": COMMA, ".tsv": TAB}
 PARQUET = ".parquet"
+PAIR_KINDS = (".jsonl", ".json", ".csv", ".parquet")
+PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
+CLUSTER_KEY = "cluster"  # optional last key
+PREDICTIONS_FILE = "predictions.jsonl"  # in the folder of a run, or of an evaluation
+# An escape in JSON: a surrogate pair, half of one, or another.
+_ESCAPE = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<half>\\ud[89a-f][0-9a-f]{2})|\\.", re.I)
 
 
-class TableRow(NamedTuple):
+class _TableRow(NamedTuple):
     """Row of a table: its place, for messages, and its cells by column."""
 
     where: str
@@ -49,7 +58,7 @@ def _read_json_rows(path: FilePath, faulty: list[int] | None) -> list[dict[str, 
     text, unit = decode_utf8(read_bytes(path), str(path)), "line"
     if text.lstrip().startswith("["):
         with explained(f"{path}: not valid JSON", ValueError):
-            array = decode_json_texts(text, object_pairs_hook=_distinct)
+            array = _decode_texts(text, object_pairs_hook=_distinct)
         values, unit = list(enumerate(array, 1)), "row"
     else:
         values = []
@@ -59,7 +68,7 @@ def _read_json_rows(path: FilePath, faulty: list[int] | None) -> list[dict[str, 
                 continue
             value, place = None, f"{path}: line {number}: not valid JSON"
             with explained(place, ValueError) if faulty is None else contextlib.suppress(ValueError):
-                value = decode_json_texts(line, object_pairs_hook=_distinct)
+                value = _decode_texts(line, object_pairs_hook=_distinct)
             values.append((number, value))
     rows = []
     for number, value in values:
@@ -72,6 +81,15 @@ def _read_json_rows(path: FilePath, faulty: list[int] | None) -> list[dict[str, 
     return rows
 
 
+def _decode_texts(content: str, **options: Any) -> Any:
+    """As `decode_json`, but refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    value = decode_json(content, **options)
+    for escape in _ESCAPE.finditer(content):
+        if escape["half"]:
+            raise json.JSONDecodeError(f"{escape['half']} is half of a surrogate pair", content, escape.start())
+    return value
+
+
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the pairs of a JSON object; refuse a repeated key; Python would keep the last one."""
     if len(row := dict(pairs)) < len(pairs):
@@ -80,7 +98,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str] = ()) -> list[TableRow]:
+def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str] = ()) -> list[_TableRow]:
     """Read a table in UTF-8 with one header line, whose cells are texts; an unnamed column is `Unnamed: NUMBER`."""
     # pandas would fill short rows, rename repeated columns and take the first cell of longer rows for an index.
     csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a cell
@@ -94,4 +112,50 @@ def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str
         where = next(iter(uneven), label)
         raise DataError(f"{where}: expected the columns {missing or header}, each once and in every row, got {header}")
     rows = ((where, dict(zip(header, cells, strict=True))) for where, cells in table[1:])
-    return [TableRow(where, {name: cells[name] for name in columns or header}) for where, cells in rows]
+    return [_TableRow(where, {name: cells[name] for name in columns or header}) for where, cells in rows]
+
+
+def require_pairs_file(path: Path) -> None:
+    """Refuse a path without a file of pairs or a folder of `datasets`."""
+    if not path.exists() or (path.is_file() and path.suffix.lower() not in PAIR_KINDS):
+        raise DataError(f"{path}: no such file of pairs; expected {', '.join(PAIR_KINDS)}, or a folder of datasets")
+
+
+def require_predictions_file(path: FilePath) -> None:
+    """Refuse a file for predictions if writing it would replace anything but earlier predictions."""
+    require_output_file(path, overwrite=True, is_own=_begins_with_prediction)
+
+
+def _begins_with_prediction(path: Path) -> bool:
+    begin = f'{{"{PREDICTION_KEYS[0]}": '.encode()
+    with path.open("rb") as lines:
+        # A large file of another kind may be a single line.
+        line = begin + lines.readline() if lines.read(len(begin)) == begin else b""
+    try:
+        return tuple(parse_json(line, str(path))) in (PREDICTION_KEYS, (*PREDICTION_KEYS, CLUSTER_KEY))
+    except DataError:
+        return False
+
+
+def read_predictions(path: FilePath) -> Iterator[dict[str, Any]]:
+    """Read the lines of a file that `PairIndex.write` wrote."""
+    for number, view in enumerate(load_records(path), start=1):
+        if not view.keys() >= set(PREDICTION_KEYS) or not isinstance(view["correct"], bool):
+            raise DataError(f"{path}: row {number}: expected a prediction with {', '.join(PREDICTION_KEYS)}")
+        yield view
+
+
+@contextlib.contextmanager
+def paused_gc() -> Iterator[None]:
+    """Disable cyclic garbage collection while many small objects without cycles are created.
+
+    Tens of thousands of row dictionaries trigger frequent collections of the whole heap, which take about half the
+    time of reading and rewriting rows.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -7,10 +7,11 @@ import json
 import math
 import typing
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dair_hf.io.commands import exit_status, printable
-from dair_hf.io.files import holds_json, require_output_file, write_json
+from dair_hf.io.files import read_json, require_output_file, write_json
 from dair_hf.metrics.state.conventions import PRESETS, Convention, resolve_convention
 
 _FORMATS = """Files of --predictions and --references hold one dialogue state as JSON per line, with or without id:
@@ -66,7 +67,7 @@ def _compute(arguments: argparse.Namespace) -> None:
 
     predictions, references = arguments.predictions, arguments.references
     if arguments.json is not None:
-        require_output_file(arguments.json, [predictions, references], arguments.overwrite, holds_json(_is_own))
+        require_output_file(arguments.json, [predictions, references], arguments.overwrite, _is_own)
     switches = {name: getattr(arguments, name) for name in typing.get_type_hints(Convention)}
     changed = {name: value for name, value in switches.items() if value is not None}
     preset, convention = resolve_convention(arguments.preset, **changed)
@@ -77,7 +78,8 @@ def _compute(arguments: argparse.Namespace) -> None:
     print("\n".join(map(printable, _tabulate(results).split("\n"))))
 
 
-def _is_own(content: Any) -> bool:
+def _is_own(path: Path) -> bool:
+    content = read_json(path)
     return isinstance(content, dict) and {"preset", "switches"} <= content.keys()
 
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from dair_hf.data.view_columns import is_augmented, variant_name, variant_number
 from dair_hf.errors import DataError, UndefinedMetricWarning
 from dair_hf.io.files import decode_utf8, read_bytes
-from dair_hf.io.pair_files import CLUSTER_KEY
+from dair_hf.io.records import CLUSTER_KEY
 from dair_hf.metrics.state.belief_text import Belief, read_belief
 
 

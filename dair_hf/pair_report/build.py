@@ -19,16 +19,15 @@ from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator
 from dair_hf.evaluation.views import PairViews, views_of
 from dair_hf.io.processes import on_first_rank
 from dair_hf.pair_report.contents import PairContents, row_of
-from dair_hf.pair_report.groups import groupings_of
 from dair_hf.pair_report.page import require_report_libraries
 from dair_hf.pair_report.report import PAIR_COLUMNS, PairReport
 from dair_hf.pair_report.scores import (
     CM_AND_FLIPS,
     correctness_by_group,
     disagreement,
+    groupings_of,
     inconsistency,
     losses_by_group,
-    root_consistency,
     share_of_worst,
 )
 from dair_hf.settings import Count, Settings
@@ -67,12 +66,7 @@ def build_report(
 ) -> PairReport:
     """Build the report on pairs, with the losses of a trainer's model. Every process must call this function.
 
-    Args:
-        trainer: A `DAIRTrainer`.
-        data: Paired rows with random access.
-        evaluator: What counts as right, or the evaluation of all views by the same model; None: losses only.
-        options: Options of the report.
-        **gen_kwargs: Arguments of `generate`, for the evaluator.
+    The evaluator says what counts as right, or is the evaluation of all views by the same model; None: losses only.
     """
     require_report_libraries()  # before the model is run, like the next checks
     views = views_of(data)
@@ -107,7 +101,7 @@ def build_report(
             "partner": partners,
             "loss_original": left,
             "loss_augmented": right,
-            "consistency": root_consistency(left, right),
+            "consistency": disagreement(left, right),
             "score": disagreement(left, right, sums, steps),
             "steps": steps,
         }
@@ -115,7 +109,7 @@ def build_report(
     # Over all rows, as in training: rows without a partner add tokens, but no pair.
     _, pair_count, tokens = BatchLayout(targets > 0, targets).counts(with_partners=True)
     dair_lambda = trainer.lambda_control.latest
-    weights = gradient_weights_of(trainer.args, rows, left, right, dair_lambda, tokens / (2 * pair_count))
+    weights = _gradient_weights(trainer.args, rows, left, right, dair_lambda, tokens / (2 * pair_count))
     if weights is not None:
         pairs[WEIGHTS] = weights.T
     tables = []
@@ -181,7 +175,7 @@ def _settings(trainer: Any, dair_lambda: float | None) -> dict[str, Any]:
     return settings
 
 
-def gradient_weights_of(
+def _gradient_weights(
     args: DAIRConfig,
     rows: np.ndarray,
     original: np.ndarray,

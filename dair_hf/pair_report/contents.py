@@ -1,20 +1,23 @@
-"""Contents of a pair, as people read them: texts, images, labels, and values that differ."""
+"""Contents of a pair, as people read them: texts with differing words, images, labels, and values that differ."""
 
 from __future__ import annotations
 
+import base64
+import io
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
 
 import numpy as np
+import regex
 import torch
 
 from dair_hf.data.collator import LABELS, PADDING_ROW, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.view_columns import parse_column
-from dair_hf.evaluation.views import HeldViews, PairViews, TensorViews
+from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
-from dair_hf.pair_report.images import is_image, png_uris
 
 Field = dict[str, Any]
 INPUT_IDS = "input_ids"
@@ -22,6 +25,12 @@ HIDDEN = ("attention_mask", "token_type_ids", "position_ids", "decoder_input_ids
 MAX_CHARACTERS = 20_000  # of a text
 MAX_VALUES = 24  # values that differ, of a pair
 MAX_VALUE_CHARACTERS = 300
+MAX_SIDE = 224  # pixels; larger images are scaled down
+CHANNELS = (1, 2, 3, 4)
+CONTEXT = 30  # words shown on each side of a difference
+MAX_COMPARISONS = 25_000_000  # product of the numbers of words that are compared one by one
+# Punctuation marks, symbols and the wide characters of scripts without spaces are words of their own, with accents.
+_WORD = regex.compile(r"[\p{P}\p{S}\p{EA=W}\p{EA=F}]\p{M}*|[^\s\p{Z}\p{P}\p{S}\p{EA=W}\p{EA=F}]+")
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = MAX_VALUE_CHARACTERS
@@ -30,17 +39,11 @@ _short.maxlist = _short.maxdict = 12
 
 def row_of(views: PairViews, row: int, partner: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the columns of a pair: of the original, and of the partner without its prefix."""
-    if isinstance(views, TensorViews):
-        kept = {name: values[row] for name, values in views.pairs.columns.items()}
-        columns = {**kept, **{name: _plain(value) for name, value in views.pairs[row].items()}}
-    else:
-        is_held = isinstance(views, HeldViews)
-        columns = dict((views.dataset if is_held else views.dataset.with_format(None))[row])
     of_views: dict[int, dict[str, Any]] = {0: {}, partner: {}}
-    for name, value in columns.items():
+    for name, value in views.row(row).items():
         view, column = parse_column(name)
         if name not in (ROW_ID, PADDING_ROW) and view in of_views:
-            of_views[view][column] = value
+            of_views[view][column] = _plain(value)
     return of_views[0], of_views[partner]
 
 
@@ -65,8 +68,8 @@ class PairContents:
         has_texts, values = bool(fields), []
         for name, value in views[0].items():
             other = views[1][name]
-            if is_image(value) and is_image(other):
-                first, second = png_uris(value, other)
+            if _is_image(value) and _is_image(other):
+                first, second = _png_uris(value, other)
                 fields.append({"name": name, "kind": "image", "original": first, "augmented": second})
             elif name in LABEL_COLUMNS and np.ndim(value) == 0:
                 fields.append(_text("label", self._label(value), self._label(other)))
@@ -152,3 +155,135 @@ def _is_number(value: Any) -> bool:
 
 def _number(value: Any) -> str:
     return f"{float(value):.6g}"
+
+
+def _is_image(value: Any) -> bool:
+    """Return whether a value is an image: of PIL, or an array `[H, W]`, `[C, H, W]` or `[H, W, C]` of numbers."""
+    if hasattr(value, "convert") and hasattr(value, "size"):
+        return True
+    if isinstance(value, (str, bytes, dict)) or value is None:
+        return False
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):
+        return False
+    if array.dtype.kind not in "biuf" or array.ndim not in (2, 3):
+        return False
+    return _channels_last(array) is not None
+
+
+def _png_uris(original: Any, augmented: Any) -> tuple[str, str]:
+    """Return both images of a pair as `data:image/png` addresses, on one scale of brightness.
+
+    Integers are taken for 0 to 255, numbers in [0, 1] for shares of white. Others, such as pixels that were
+    standardized, are stretched from the lowest to the highest value of both images. With two channels, the first is red
+    and the second green.
+    """
+    arrays = [_pixels(value) for value in (original, augmented)]
+    if any(array.dtype.kind == "f" for array in arrays):
+        low = min(float(np.nanmin(array)) for array in arrays)
+        high = max(float(np.nanmax(array)) for array in arrays)
+        if low < -1e-6 or high > 1 + 1e-6:
+            arrays = [(array - low) / max(high - low, 1e-12) for array in arrays]
+        arrays = [np.nan_to_num(array * 255).clip(0, 255).round() for array in arrays]
+    first, second = (_uri(array.astype(np.uint8)) for array in arrays)
+    return first, second
+
+
+def _pixels(value: Any) -> np.ndarray:
+    """Return an image as `[H, W, C]` with 1 or 3 channels."""
+    if hasattr(value, "convert"):
+        value = np.asarray(value.convert("L" if value.mode in ("1", "L") else "RGB"))
+    array = _channels_last(np.asarray(value))
+    assert array is not None
+    if array.dtype.kind in "biu":
+        array = array.astype(np.uint8) * (255 if array.dtype.kind == "b" else 1)
+    else:
+        array = array.astype(np.float64)
+    if array.shape[2] == 2:
+        return np.concatenate([array, np.zeros_like(array[..., :1])], axis=2)
+    return array[..., :3]
+
+
+def _channels_last(array: np.ndarray) -> np.ndarray | None:
+    """Return `[H, W, C]`, or None if the array is not an image."""
+    if array.ndim == 2:
+        array = array[..., None]
+    elif array.shape[0] in CHANNELS and (array.shape[2] not in CHANNELS or array.shape[1] == array.shape[2]):
+        array = np.moveaxis(array, 0, 2)
+    return array if array.shape[2] in CHANNELS and min(array.shape[:2]) > 1 else None
+
+
+def _uri(pixels: np.ndarray) -> str:
+    from PIL import Image
+
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    if max(image.size) > MAX_SIDE:
+        image.thumbnail((MAX_SIDE, MAX_SIDE))
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+class _Segment(NamedTuple):
+    """Part of a text."""
+
+    text: str
+    kind: str = "same"
+
+
+def mark_differences(original: str, augmented: str, context: int = CONTEXT) -> tuple[list[_Segment], list[_Segment]]:
+    """Mark the words in which two texts differ, and shorten what is the same."""
+    texts = original, augmented
+    spans = [[word.span() for word in _WORD.finditer(text)] for text in texts]
+    words = [[text[start:end] for start, end in of_text] for text, of_text in zip(texts, spans, strict=True)]
+    changed: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+    for ranges in _differences(*words):
+        # An insertion marks both texts: the other one at a place between two words.
+        changed[0].append(ranges[:2])
+        changed[1].append(ranges[2:])
+    left, right = (_segments(*parts, context) for parts in zip(texts, spans, changed, strict=True))
+    return left, right
+
+
+def _differences(left: list[str], right: list[str]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield ranges of words `(start, end)` of both texts that differ."""
+    shortest = min(len(left), len(right))
+    head = next((at for at in range(shortest) if left[at] != right[at]), shortest)
+    tail = next((at for at in range(shortest - head) if left[-1 - at] != right[-1 - at]), shortest - head)
+    inner = left[head : len(left) - tail], right[head : len(right) - tail]
+    if len(inner[0]) * len(inner[1]) > MAX_COMPARISONS:
+        yield head, len(left) - tail, head, len(right) - tail
+        return
+    for tag, a, b, c, d in SequenceMatcher(None, *inner, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield head + a, head + b, head + c, head + d
+
+
+def _segments(text: str, words: list[tuple[int, int]], changed: list[tuple[int, int]], context: int) -> list[_Segment]:
+    """Return the segments of a text with ranges of changed words; an empty range is where the other text has more."""
+    segments: list[_Segment] = []
+    done, at = 0, 0  # words and characters that have a segment
+
+    def add_same(until: int, end: int, before: int, after: int) -> None:
+        """Add the words up to `until`, which end at a character: if many, only some `before` and `after` a gap."""
+        omitted = until - done - before - after
+        if omitted < 2:
+            segments.append(_Segment(text[at:end]))
+            return
+        if before:
+            segments.append(_Segment(text[at : words[done + before - 1][1]]))
+        segments.append(_Segment(f"{omitted} words", "omitted"))
+        if after:
+            segments.append(_Segment(text[words[until - after][0] : end]))
+
+    for number, (first, last) in enumerate(changed):
+        is_empty = first == last
+        start = (words[first - 1][1] if first else 0) if is_empty else words[first][0]
+        add_same(first, start, context if number else 0, context)
+        done, at = last, start
+        if not is_empty:
+            at = words[last - 1][1]
+            segments.append(_Segment(text[start:at], "changed"))
+    add_same(len(words), len(text), context, 0)
+    return [segment for segment in segments if segment.text]

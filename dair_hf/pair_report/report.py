@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.io.files import FilePath, read_json
 
 FORMAT = "dair_hf pair report 1"
@@ -35,7 +34,7 @@ class PairReport:
             metrics, such as `cm`.
         pairs: Columns with one value per pair, worst first: `row_id`, `partner` (number of the partner of its row, from
             1), `loss_original`, `loss_augmented`, `consistency`, `score` (see `scores.disagreement`), and for DAIR
-            `weight_original` and `weight_augmented`, the gradient weights c and c~ (`build.gradient_weights_of`). A row
+            `weight_original` and `weight_augmented`, the gradient weights c and c~ (`build._gradient_weights`). A row
             with several partners is as many pairs, each with the same original.
         curves: Name -> `step` and `value`, lists, as the trainer logged them.
         losses: One entry per grouping: `name`, and `groups` with `name`, `pairs`, `loss_original`, `loss_augmented`,
@@ -84,12 +83,6 @@ def is_report(content: Any) -> bool:
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
-def pair_name(pairs: dict[str, list[Any]], number: int) -> str:
-    """Return the words for a pair: its `row_id`, and the number of its partner if it is not the first."""
-    partner = pairs["partner"][number]
-    return str(pairs["row_id"][number]) + (f", partner {partner}" if partner > 1 else "")
-
-
 def _json_value(value: Any) -> Any:
     """Convert a value to what JSON holds: numpy values to Python's, NaN and infinity to None."""
     if isinstance(value, dict):
@@ -103,18 +96,3 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
-
-
-def share_text(value: float | None) -> str:
-    """Write a share in percent."""
-    return "–" if value is None or value != value else f"{value:.1%}".replace("%", " %")
-
-
-def cm_text(metrics: dict[str, Any]) -> str:
-    """Write CM in percent, if it is over enough pairs."""
-    return share_text(None if has_few_pairs(metrics, "cm") else metrics["cm"])
-
-
-def number_text(value: float | None) -> str:
-    """Write a number with three digits."""
-    return "–" if value is None or value != value else f"{value:.3g}"

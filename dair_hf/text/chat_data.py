@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -18,7 +19,7 @@ from dair_hf.data.texts.files import pairs_from_jsonl, read_rows, with_row_ids
 from dair_hf.data.texts.forms import COMPLETION, PROMPT
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import same_last_numbers, same_texts
+from dair_hf.evaluation.answers import matches
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.settings import Count, Range, Settings
 
@@ -170,7 +171,7 @@ class ChatConfig(Settings):
     @property
     def evaluator(self) -> PairEvaluator:
         """Evaluator of the answers, by text or by their last number."""
-        return PairEvaluator(same_last_numbers if self.compare == "number" else same_texts)
+        return PairEvaluator(partial(matches, "last-number" if self.compare == "number" else "exact"))
 
 
 def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:

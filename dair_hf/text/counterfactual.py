@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from datasets import ClassLabel, Dataset, Features, Value
 
 from dair_hf.data.view_columns import VIEW_PREFIXES
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
-from dair_hf.io.records import TAB, TableRow, read_table
+from dair_hf.io.records import TAB, read_table
 
 SPLITS = ("train", "dev", "test")
 SENTIMENT_LABELS = ("negative", "positive")
@@ -37,7 +38,7 @@ def read_sentiment(path: str | os.PathLike[str], split: str) -> Dataset:
     `new/` of the same repository; the five differ in line breaks, quotes or a word, or are missing there.
     """
     table = _table(Source(path), split, r"(sentiment_)?{split}_paired\.tsv", (*_REVIEW.values(), "batch_id"))
-    pairs: dict[str, list[TableRow]] = {}
+    pairs: dict[str, list[Any]] = {}
     for row in table:
         pairs.setdefault(row.cells["batch_id"], []).append(row)
     rows = []
@@ -74,7 +75,7 @@ def read_nli(path: str | os.PathLike[str], split: str, revisions: str = "both") 
     return _dataset(rows, NLI_LABELS)
 
 
-def _paired(row_id: str, original_id: str, views: Sequence[TableRow], columns: dict[str, str]) -> dict[str, str]:
+def _paired(row_id: str, original_id: str, views: Sequence[Any], columns: dict[str, str]) -> dict[str, str]:
     """Return an original and its revision as one row."""
     row = {"row_id": row_id, "original_id": original_id}
     for prefix, view in zip(VIEW_PREFIXES, views, strict=True):
@@ -89,7 +90,7 @@ def _dataset(rows: list[dict[str, str]], labels: Sequence[str]) -> Dataset:
     return Dataset.from_list(rows, Features(kinds))
 
 
-def _table(source: Source, split: str, pattern: str, columns: Sequence[str]) -> list[TableRow]:
+def _table(source: Source, split: str, pattern: str, columns: Sequence[str]) -> list[Any]:
     """Read the one file of the source whose path ends with a pattern; `{split}` in it stands for the split."""
     end = re.compile(rf"(^|.*/){pattern.format(split=split)}")
     names = [name for name in source.names if end.fullmatch(name)]
@@ -102,7 +103,7 @@ def _table(source: Source, split: str, pattern: str, columns: Sequence[str]) -> 
     return read_table(source.read(names[0]), source.label(names[0]), TAB, columns)
 
 
-def _require_alignment(originals: Sequence[TableRow], revised: Sequence[TableRow], kind: str) -> None:
+def _require_alignment(originals: Sequence[Any], revised: Sequence[Any], kind: str) -> None:
     """Refuse a file in which row 2i or 2i + 1 has the unrevised sentence of an original other than i.
 
     A sentence that no original has is allowed, since one published revision of a premise also has a new hypothesis.

@@ -315,7 +315,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         - with `preprocess_logits_for_metrics` the return value of that function, such as a classifier's logits with
           `lambda logits, labels: logits`.
         """
-        from dair_hf.io.pair_files import require_predictions_file
+        from dair_hf.io.records import require_predictions_file
         from dair_hf.training.model_card import PairResult
 
         if predictions_file is not None:
@@ -341,7 +341,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
 
         Nothing is written, and the model card does not mention the metrics.
         """
-        from dair_hf.evaluation.evaluator import PairEvaluator, as_evaluator, subset_masks, subset_names
+        from dair_hf.evaluation.evaluator import PairEvaluator, as_evaluator
         from dair_hf.evaluation.views import views_of
 
         data = self._held(self.tokenize(self.eval_dataset if dataset is None else dataset))
@@ -354,15 +354,11 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         if evaluator is None:
             raise DataError("evaluate_pairs: expected an evaluator, here or in DAIRTrainer")
         self._require_generation_arguments(gen_kwargs)
-        # Before hours of generation.
-        evaluator.require_distinct_keys(subset_names(subsets))
         if self.generates:
             data = self._text_rows.for_answers(data, "dataset")
         self._require_columns(data, "dataset")
         views = views_of(data)
-        views.require_unique_rows()
-        subset_masks(subsets, views.n_rows)
-        clusters = evaluator.cluster_column(views.column_names)
+        units, masks = evaluator.units_and_masks(views, subsets)
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
             raise DataError(
@@ -376,8 +372,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
         )
-        units = views.values(clusters) if clusters else None
-        return evaluator.evaluate_views(views, predictions, references, units, subsets, intervals)
+        return evaluator.evaluate_views(views, predictions, references, units, masks, intervals)
 
     def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the losses of all views of every row by the model as it is, on every process."""
@@ -427,14 +422,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return report
 
     def _require_generation_arguments(self, gen_kwargs: Mapping[str, Any]) -> None:
-        """Refuse keyword arguments that a model would ignore: unknown ones, and all of a model that never generates."""
-        from dair_hf.evaluation.generation_settings import unknown_arguments
-
-        ignored = list(gen_kwargs)
-        if gen_kwargs and self.generates:
-            ignored = unknown_arguments(base_model_of(self.model), gen_kwargs)
-        if ignored:
-            raise DataError(f"{', '.join(ignored)}: expected arguments of generate, and a model that generates")
+        """Refuse arguments of `generate` for a model that never generates, which would ignore them."""
+        if gen_kwargs and not self.generates:
+            raise DataError(f"{', '.join(gen_kwargs)}: expected none, since the model does not generate")
 
     def _predictor(self) -> PairPredictor:
         from dair_hf.evaluation.prediction import PairPredictor, chosen_class

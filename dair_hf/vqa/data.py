@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from datasets import Dataset, Features
 
 from dair_hf.errors import DataError
-from dair_hf.io.file_values import FileValueCache, content_fingerprint
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.io.files import read_json
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.io.processes import on_first_rank
@@ -107,7 +107,7 @@ class VQAData(NamedTuple):
 
         All processes of a run must call this method.
         """
-        return {part: content_fingerprint(getattr(self, part), ["image"], hashes) for part in PARTS}
+        return {part: hashes.fingerprint(getattr(self, part), ["image"]) for part in PARTS}
 
 
 def load_vqa(

@@ -147,7 +147,7 @@ def test_duplicate_row_ids_are_refused_in_evaluation(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 3)
     data = datasets.concatenate_datasets([data, data.select([1])])
     made = tiny.trainer(tmp_path, "gpt2", None)
-    with pytest.raises(DataError, match="row_id 'T000/1' names row 1 and row 3 of the data; give each row an id"):
+    with pytest.raises(DataError, match="row_id 'T000/1'"):
         made.evaluate_pairs(data, same)
 
 

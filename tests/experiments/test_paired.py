@@ -12,9 +12,9 @@ import pytest
 from dair_hf.errors import DataError
 from dair_hf.evaluation.paired import paired_difference
 from dair_hf.evaluation.statistics import correctness_metrics
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.views import PairIndex
 from dair_hf.experiments.paired import _Outcomes, _paired_table, paired_differences, read_outcomes, write_paired
-from dair_hf.io.pair_files import require_predictions_file
+from dair_hf.io.records import require_predictions_file
 
 RNG = np.random.default_rng(1)
 

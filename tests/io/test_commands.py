@@ -18,7 +18,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.io.commands import align, exit_status, run_recipe
-from dair_hf.io.folders import claim_folder
+from dair_hf.io.files import claim_folder
 from tests.fixtures.paths import ROOT
 
 SCRIPTS = [
@@ -147,7 +147,7 @@ import os, sys, time
 from pathlib import Path
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import atomic_path
-from dair_hf.io.folders import claim_folder
+from dair_hf.io.files import claim_folder
 def main():
     if sys.argv[1] == "print":
         print("line\\n" * 100_000)

@@ -12,7 +12,7 @@ from datasets import Dataset
 from dair_hf.errors import DataError
 from dair_hf.io import file_values
 from dair_hf.io.archives import sha256_of
-from dair_hf.io.file_values import FileValueCache, content_fingerprint, content_hashes
+from dair_hf.io.file_values import FileValueCache
 from tests.fixtures.ranks import on_ranks
 
 
@@ -143,7 +143,7 @@ def test_fingerprint_of_rows_follows_the_content_of_their_files(tmp_path: Path) 
         (tmp_path / folder).mkdir(exist_ok=True)
         image = written(tmp_path / folder / "a.png", content)
         rows = Dataset.from_dict({"row_id": ["1", "2"], "label": [label, 2], "image": [image, None]})
-        return content_fingerprint(rows, ["image"], content_hashes(tmp_path))
+        return FileValueCache.of_contents(tmp_path).fingerprint(rows, ["image"])
 
     first = fingerprint("here", "red")
     assert len(first) == 16
@@ -151,4 +151,4 @@ def test_fingerprint_of_rows_follows_the_content_of_their_files(tmp_path: Path) 
     assert fingerprint("there", "blue") != first
     assert fingerprint("there", "red", label=3) != first
     swapped = Dataset.from_dict({"row_id": ["1", "2"], "label": [1, 2], "image": [None, str(tmp_path / "here/a.png")]})
-    assert content_fingerprint(swapped, ["image"], content_hashes(tmp_path)) != first
+    assert FileValueCache.of_contents(tmp_path).fingerprint(swapped, ["image"]) != first

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.io.folders import LOCK, MANIFEST, atomic_folder, claim_folder, mark_folder
+from dair_hf.io.files import LOCK, MANIFEST, atomic_folder, claim_folder, mark_folder
 from tests.fixtures.paths import ROOT
 
 
@@ -196,7 +196,7 @@ def test_lock_that_is_a_link_is_refused(tmp_path: Path, claim: Callable[[Path], 
 
 def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
     claim_folder(tmp_path / "new")
-    code = f"from dair_hf.io.folders import claim_folder\nclaim_folder({str(tmp_path / 'new')!r})"
+    code = f"from dair_hf.io.files import claim_folder\nclaim_folder({str(tmp_path / 'new')!r})"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert "another process works there" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -9,11 +10,19 @@ import pandas as pd
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.io.pair_files import PREDICTION_KEYS, read_predictions
-from dair_hf.io.records import COMMA, TAB, TableRow, load_records, read_table
+from dair_hf.io.records import (
+    COMMA,
+    PREDICTION_KEYS,
+    TAB,
+    _TableRow,
+    load_records,
+    paused_gc,
+    read_predictions,
+    read_table,
+)
 
 
-def read(content: bytes, columns: tuple[str, ...] = ("a", "b")) -> list[TableRow]:
+def read(content: bytes, columns: tuple[str, ...] = ("a", "b")) -> list[_TableRow]:
     return read_table(content, "table.tsv", TAB, columns)
 
 
@@ -86,7 +95,7 @@ def test_missing_columns_are_named() -> None:
 
 def test_long_cells_nameless_columns_and_empty_lines() -> None:
     rows = read_table(b",a\n\n0," + b"x" * 200_000 + b"\n\n", "t.csv", COMMA)
-    assert rows == [TableRow("t.csv: line 3", {"Unnamed: 0": "0", "a": "x" * 200_000})]
+    assert rows == [_TableRow("t.csv: line 3", {"Unnamed: 0": "0", "a": "x" * 200_000})]
 
 
 @pytest.mark.parametrize("change", [{"correct": 0.3}, {"correct": "false"}, {"variant": ...}])
@@ -98,3 +107,18 @@ def test_only_predictions_are_read_as_such(tmp_path: Path, change: dict[str, obj
     (tmp_path / "p.jsonl").write_text(json.dumps(changed))
     with pytest.raises(DataError, match="row 1"):
         list(read_predictions(tmp_path / "p.jsonl"))
+
+
+def test_the_garbage_collector_is_restored_after_a_pause() -> None:
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), paused_gc(), paused_gc():
+        assert not gc.isenabled()
+        _ = 1 / 0
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_gc():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -12,7 +12,7 @@ import pytest
 
 from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.evaluation.evaluator import PairEvaluator
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.views import PairIndex
 from dair_hf.metrics.consistency_items import (
     _PairCorrectness,
     compare_models,

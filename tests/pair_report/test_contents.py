@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from typing import Any
 
 import datasets
+import numpy as np
+import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
 
 from dair_hf import TensorPairs
 from dair_hf.evaluation.views import views_of
-from dair_hf.pair_report.contents import MAX_CHARACTERS, PairContents, row_of
+from dair_hf.pair_report import contents
+from dair_hf.pair_report.contents import (
+    MAX_CHARACTERS,
+    MAX_SIDE,
+    PairContents,
+    _is_image,
+    _png_uris,
+    mark_differences,
+    row_of,
+)
 from tests.fixtures import tiny
 
 
@@ -97,3 +113,131 @@ def test_a_transform_of_the_data_is_applied() -> None:
 def test_endless_texts_are_cut() -> None:
     ((_, _, text, _),) = shown({"text": "x" * (MAX_CHARACTERS + 7)}, {"text": "y"})
     assert text.endswith("x [7 more]") and len(text) < MAX_CHARACTERS + 20
+
+
+# ---- differing words ----
+
+TEXT = st.text(alphabet=st.sampled_from("ab ,.é\u0301\n喝茶🙂<&"), max_size=40)
+
+
+def changed(segments: list[contents._Segment]) -> list[str]:
+    return [segment.text for segment in segments if segment.kind == "changed"]
+
+
+@pytest.mark.parametrize(
+    ("original", "augmented", "marked"),
+    [
+        ("book the lensfield , please", "book narug yerdrc , please", (["the lensfield"], ["narug yerdrc"])),
+        ("a b c", "a c", (["b"], [])),
+        ("", "new text", ([], ["new text"])),
+        ("same", "same", ([], [])),
+        ("same  words", "same words", ([], [])),  # spaces are no words
+        ("a good, short film", "a bad, short film!", (["good"], ["bad", "!"])),
+        ("我要喝茶", "我要喝水", (["茶"], ["水"])),
+        ("cafe\u0301 x", "cafe x", (["cafe\u0301"], ["cafe"])),
+        ("x=1", "x=2", (["1"], ["2"])),
+    ],
+)
+def test_marked_are_the_words_that_differ(original: str, augmented: str, marked: tuple[list[str], list[str]]) -> None:
+    left, right = mark_differences(original, augmented)
+    assert (changed(left), changed(right)) == marked
+
+
+@given(TEXT, TEXT)
+@example("<<", "<<<")
+@example("a", "b a")
+def test_no_character_is_lost(original: str, augmented: str) -> None:
+    left, right = mark_differences(original, augmented, context=1000)
+    assert ("".join(s.text for s in left), "".join(s.text for s in right)) == (original, augmented)
+    # What is not marked is the same in both, but for spaces.
+    plain = [
+        [words for s in segments if s.kind == "same" for words in contents._WORD.findall(s.text)]
+        for segments in (left, right)
+    ]
+    assert plain[0] == plain[1]
+
+
+def test_long_texts_are_shortened_around_differences() -> None:
+    words = [f"w{number}" for number in range(200)]
+    other = [*words[:100], "new", *words[101:]]
+    left, right = mark_differences(" ".join(words), " ".join(other), context=3)
+    assert [s.text for s in left] == ["97 words", "w97 w98 w99 ", "w100", " w101 w102 w103", "96 words"]
+    assert [s.kind for s in left] == ["omitted", "same", "changed", "same", "omitted"]
+    assert changed(right) == ["new"]
+
+
+def test_what_is_only_appended_or_put_before_keeps_its_neighbours() -> None:
+    words = [f"w{number}" for number in range(50)]
+    for other, kept in (([*words, "new"], "w48 w49"), (["new", *words], "w0 w1")):
+        left, right = mark_differences(" ".join(words), " ".join(other), context=2)
+        assert [s.text.strip() for s in left if s.kind == "same"] == [kept]
+        assert changed(left) == [] and changed(right) == ["new"]
+
+
+def test_equal_long_texts_show_their_beginning() -> None:
+    text = " ".join(["word"] * 50)
+    (shown, note), _ = mark_differences(text, text, context=4)
+    assert (shown.text, note.text) == ("word word word word", "46 words")
+
+
+def test_huge_differences_are_not_compared_word_by_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "MAX_COMPARISONS", 5)
+    left, _ = mark_differences("same a b c end", "same x b y end")
+    assert changed(left) == ["a b c"]
+
+
+# ---- images ----
+
+
+def pixels(uri: str) -> np.ndarray:
+    head, _, content = uri.partition(",")
+    assert head == "data:image/png;base64"
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (torch.zeros(1, 28, 28), True),
+        (np.zeros((28, 28, 3)), True),
+        (np.zeros((8, 8), np.uint8).tolist(), True),
+        (Image.new("RGB", (4, 4)), True),
+        (np.zeros((6, 8, 8)), False),
+        (np.zeros((1, 1, 9)), False),
+        (np.zeros(9), False),
+        ([[1], [1, 2]], False),
+        ("text", False),
+        (None, False),
+    ],
+)
+def test_what_is_an_image(value: Any, expected: bool) -> None:
+    assert _is_image(value) is expected
+
+
+def test_shares_of_white_become_bytes() -> None:
+    left, right = _png_uris(torch.tensor([[[0.0, 0.5], [1.0, 0.2]]]), torch.zeros(1, 2, 2))
+    assert pixels(left).tolist() == [[0, 128], [255, 51]]
+    assert pixels(right).tolist() == [[0, 0], [0, 0]]
+
+
+def test_standardized_pixels_are_stretched_over_both_views() -> None:
+    left, right = _png_uris(np.array([[-1.0, 0.0], [0.0, 0.0]]), np.array([[3.0, 1.0], [0.0, 0.0]]))
+    assert pixels(left).tolist() == [[0, 64], [64, 64]]
+    assert pixels(right).tolist() == [[255, 128], [64, 64]]
+
+
+def test_channels_become_colors() -> None:
+    red_green = np.zeros((2, 4, 5))
+    red_green[0] = 1.0
+    assert pixels(_png_uris(red_green, red_green)[0])[0, 0].tolist() == [255, 0, 0]
+    last = np.zeros((4, 5, 3), np.uint8)
+    last[..., 2] = 7
+    assert pixels(_png_uris(last, last)[0])[0, 0].tolist() == [0, 0, 7]
+    image = Image.new("RGB", (5, 4), (1, 2, 3))
+    assert pixels(_png_uris(image, image)[0])[0, 0].tolist() == [1, 2, 3]
+
+
+def test_large_images_are_scaled_down_and_nan_is_black() -> None:
+    large = np.full((3, 500, 250), np.nan)
+    large[0, 0, 0] = 1.0
+    assert pixels(_png_uris(large, large)[0]).shape == (MAX_SIDE, MAX_SIDE // 2, 3)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dair_hf import DataError
-from dair_hf.pair_report.charts import _sample_of, charts_of
-from dair_hf.pair_report.page import render_page, write_report
+from dair_hf.pair_report import page
+from dair_hf.pair_report.page import _charts_of, _render_page, write_report
 from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
 from tests.fixtures.report_page import HOSTILE, Elements, small_report
 
@@ -23,7 +23,7 @@ LOADING = {"src", "srcset", "data", "action", "poster", "background"}
 
 @pytest.fixture(scope="module")
 def hostile_page() -> str:
-    return render_page(small_report(HOSTILE, HOSTILE))
+    return _render_page(small_report(HOSTILE, HOSTILE))
 
 
 def foreign_addresses(page: str) -> list[str]:
@@ -67,7 +67,7 @@ def test_texts_of_the_data_are_shown_and_not_run(hostile_page: str) -> None:
 
 def test_charts_read_names_of_the_data_as_text() -> None:
     """Plotly reads some HTML in labels: it gets it escaped."""
-    figures = [json.loads(chart.figure.to_json()) for chart in charts_of(small_report(HOSTILE))]
+    figures = [json.loads(chart.figure.to_json()) for chart in _charts_of(small_report(HOSTILE))]
     texts = [text for figure in figures for text in strings_of(figure)]
     named = [text for text in texts if "script" in text]
     assert len(named) >= 3 and not [text for text in named if re.search(r"<(?!/?(b|br|extra)>)", text)]
@@ -84,18 +84,18 @@ def strings_of(value: Any) -> list[str]:
 def test_rho_of_distributions_has_no_bound(regularizer: str) -> None:
     report = small_report()
     report.settings["regularizer"] = regularizer
-    (rho,) = [chart for chart in charts_of(report) if chart.name == "rho"]
+    (rho,) = [chart for chart in _charts_of(report) if chart.name == "rho"]
     assert rho.figure.layout.yaxis.title.text == "rho"
     assert "2 if one of them has none; with R_kl or R_js it may be larger" in rho.note
 
 
 def test_page_names_the_charts_it_has_numbers_for() -> None:
-    whole = {chart.name for chart in charts_of(small_report())}
+    whole = {chart.name for chart in _charts_of(small_report())}
     assert whole == {"scatter", "losses", "consistency", "rho", "unlearned", "lambda", "weights", "group_0"}
     report = small_report()
     report.curves, report.losses = {}, []
     del report.pairs["weight_original"], report.pairs["weight_augmented"]
-    assert [chart.name for chart in charts_of(report)] == ["scatter"]
+    assert [chart.name for chart in _charts_of(report)] == ["scatter"]
 
 
 def test_json_holds_all_that_the_page_shows(tmp_path: Path) -> None:
@@ -105,11 +105,11 @@ def test_json_holds_all_that_the_page_shows(tmp_path: Path) -> None:
     assert again == report
     assert write_report(again, tmp_path / "second").read_bytes() == page.read_bytes()
     again.worst[0]["fields"][0]["augmented"] = "book another"
-    assert render_page(again) != page.read_text(encoding="utf-8")
+    assert _render_page(again) != page.read_text(encoding="utf-8")
 
 
 def test_differing_words_verdicts_and_missing_numbers_are_shown() -> None:
-    page = render_page(small_report())
+    page = _render_page(small_report())
     assert "book <mark>the lensfield</mark>" in page and "book <mark>narug</mark>" in page
     assert '<span class="right">(right)</span>' in page and '<span class="wrong">(wrong)</span>' in page
     assert "same <span" in page.replace("\n", "") and "(the same in both)" in page
@@ -132,9 +132,15 @@ def test_a_file_without_a_report_is_refused(tmp_path: Path) -> None:
         PairReport.read(tmp_path / "a.json")
 
 
-def test_sample_of_many_pairs_is_always_the_same() -> None:
-    first = _sample_of(10, 10_000, 50)
-    assert first == _sample_of(10, 10_000, 50) and len(set(first)) == 50 and min(first) >= 10
+def test_sample_of_many_pairs_is_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MAX_POINTS", 8)
+    report = small_report()
+    report.pairs = {name: values * 20 for name, values in report.pairs.items()}
+    shown = len(report.worst)
+    charts = [_charts_of(report)[0] for _ in range(2)]
+    assert charts[0].figure == charts[1].figure
+    assert sum(len(trace.x) for trace in charts[0].figure.data) == 8 > shown
+    assert "8 of" in charts[0].note
 
 
 @pytest.mark.slow
@@ -159,5 +165,5 @@ def test_a_browser_draws_every_chart_without_an_error(tmp_path: Path) -> None:
         timeout=120,
     )
     assert [line for line in shown.stderr.splitlines() if ":CONSOLE" in line] == []
-    assert shown.stdout.count('class="main-svg"') >= len(charts_of(report))
+    assert shown.stdout.count('class="main-svg"') >= len(_charts_of(report))
     assert Elements(shown.stdout).text.count("Pairs") and "<title>Pairs</title>" in shown.stdout, "no text has been run"

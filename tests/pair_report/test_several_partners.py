@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dair_hf import TensorPairs
-from dair_hf.pair_report.page import render_page
+from dair_hf.pair_report.page import _render_page
 from dair_hf.pair_report.report import JSON_FILE, PairReport
 from tests.fixtures import points
 
@@ -105,7 +105,7 @@ def test_every_partner_is_a_pair_and_the_planted_second_one_is_the_worst(tmp_pat
     ]
     assert [group["pairs"] for group in report.losses[0]["groups"]] == [4, 4]
     assert PairReport.read(tmp_path / JSON_FILE) == PairReport.from_dict(report.to_dict())
-    assert "1. 4, partner 2<" in render_page(report)
+    assert "1. 4, partner 2<" in _render_page(report)
 
 
 @pytest.mark.parametrize("normalization", ["pair", "token"])

@@ -15,7 +15,7 @@ import yaml
 from dair_hf.errors import DataError
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, compare, runs_of
 from dair_hf.experiments.report import Column
-from dair_hf.io.folders import mark_folder
+from dair_hf.io.files import mark_folder
 from reproduction import experiments as module
 from reproduction.experiments import (
     Experiment,

@@ -135,7 +135,7 @@ def test_answers_are_generated_in_wider_batches_than_inputs_are_encoded(
     written: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dair_hf.evaluation.buckets.MORE_ROWS", 1)
+    monkeypatch.setattr("dair_hf.evaluation.prediction.MORE_ROWS", 1)
     data = tiny.pairs(kind, 60, partner=lambda row: False)
     sizes = {"per_device_eval_batch_size": batch, "generation_batch_size": asked}
     made = tiny.trainer(tmp_path, kind, None, eval_dataset=data, evaluator=same, **sizes)

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from dair_hf import DataError
 from dair_hf.evaluation import generation, prediction
-from dair_hf.evaluation.generation import AnswerGenerator, pad_left
+from dair_hf.evaluation.generation import AnswerGenerator, _pad_left
 from dair_hf.evaluation.generation_settings import effective_config
 from dair_hf.trees import prefill
 from dair_hf.trees.forest import pad_right
@@ -45,8 +45,8 @@ def test_answers_are_those_of_separate_prompts(
     prompts += [[5], prompts[0]]
     settings = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": tiny.PAD}
     with torch.inference_mode():
-        expected = model.generate(**pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD), **settings)
-        inputs = pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD)
+        expected = model.generate(**_pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD), **settings)
+        inputs = _pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD)
         cache = PromptTrees(model, prompts).cache(
             np.arange(len(prompts)), range(len(prompts)), inputs["input_ids"].shape[1]
         )
@@ -108,7 +108,7 @@ def test_stop_strings_end_answers_of_trees(tmp_path: Path, caplog: pytest.LogCap
 def test_stop_strings_need_a_tokenizer(tmp_path: Path) -> None:
     model = build("gpt2")
     model.generation_config.update(stop_strings=["."], pad_token_id=tiny.PAD)
-    with pytest.raises(DataError, match=r"stop_strings=\['.'\] are found .*; pass processing_class=tok"):
+    with pytest.raises(ValueError, match="tokenizer"):  # refused by `generate`
         evaluated(tmp_path, long_dialogs(1), model, processing_class=None)
 
 
@@ -153,12 +153,13 @@ def test_memory_is_limited_in_tokens(instruction: int, tmp_path: Path, monkeypat
             written.append(len(part) * columns)
             return super().cache(rows, part, columns)
 
-    monkeypatch.setattr(generation, "PromptTrees", Recorded)
+    monkeypatch.setattr(prefill, "PromptTrees", Recorded)
     monkeypatch.setattr(prefill, "nodes_at_once", lambda model: 100)
     model = build("gpt2")
     model.generation_config.eos_token_id = None
     found, _ = evaluated(tmp_path, data, model, share_prefixes="dialogue_id", per_device_eval_batch_size=4)
     assert len(found) == 61
+    kept.pop(0)  # the tree with which the model is tried
     assert max(kept) <= 1.1 * 2 * 4 * 60  # cuts of a tree are estimated
     assert max(written) <= 2 * 4 * 60
     assert sum(kept) / len(kept) > 0.7 * 2 * 4 * 60  # which is used
@@ -308,9 +309,7 @@ def test_unusual_prompts_are_all_read_one_by_one(prompt: list[int] | None) -> No
         other = {"input_ids": [5, 6, 7], "attention_mask": [0, 1, 1], "labels": [-100, -100, 7]}
     else:
         other = {"input_ids": [*prompt, 7], "labels": [*[-100] * len(prompt), 7]}
-    with pytest.raises(
-        DataError, match="has 65 tokens, and the model 64 positions" if prompt else "is empty, or has gaps"
-    ):
+    with pytest.raises(DataError, match="is empty, too long, or has gaps"):
         generator.shared_prompts([*views, other])
 
 
@@ -397,7 +396,7 @@ def test_every_view_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read.append(len(prompt["input_ids"]))
         return token_ids(prompt)
 
-    token_ids = generation.token_ids
-    monkeypatch.setattr(generation, "token_ids", record)
+    token_ids = prefill.token_ids
+    monkeypatch.setattr(prefill, "token_ids", record)
     evaluated(tmp_path, long_dialogs(2), build("gpt2"), share_prefixes="dialogue_id")
     assert len(read) == 2 * 7 + 1

@@ -15,7 +15,7 @@ from PIL import Image
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
-from dair_hf.io.file_values import content_hashes
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.vqa import data
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
@@ -210,7 +210,7 @@ def test_fingerprints_follow_questions_and_images_and_not_their_place(files: dic
         moved = {name: value.replace(str(tmp_path), folder) for name, value in files.items() if isinstance(value, str)}
         moved_lists = {name: [path.replace(str(tmp_path), folder) for path in files[name]] for name in IMAGE_FOLDERS}
         found = load_vqa(VQAConfig(**{**moved, **moved_lists}), SceneConfig(), "unused")
-        return dict(found.fingerprints(content_hashes(tmp_path)))
+        return dict(found.fingerprints(FileValueCache.of_contents(tmp_path)))
 
     first = fingerprints(str(tmp_path))
     assert set(first) == {"train", "train_edits", "test", "test_edits"}

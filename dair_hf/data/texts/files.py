@@ -27,7 +27,7 @@ from dair_hf.data.texts.forms import (
 from dair_hf.data.texts.readers import CSV, JSON_LINES, read_file
 from dair_hf.data.view_columns import AUGMENTED_PREFIX, is_augmented, parse_column, partner_numbers, view_prefix
 from dair_hf.errors import DataError, explained
-from dair_hf.io.pair_files import require_pairs_file
+from dair_hf.io.records import require_pairs_file
 
 
 def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Dataset:

@@ -15,7 +15,7 @@ from dair_hf.dialog.audit.pair import Pair, read_pair
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_gc
+from dair_hf.io.records import paused_gc
 
 if TYPE_CHECKING:
     from rich.table import Table

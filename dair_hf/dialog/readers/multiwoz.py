@@ -17,7 +17,7 @@ from dair_hf.dialog.readers.schema import DIALOGUE_FILE, Schema, dialogues_in, p
 from dair_hf.dialog.readers.splits import SPLITS, files_of_split, known_split, split_of
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
-from dair_hf.io.arrow import paused_gc
+from dair_hf.io.records import paused_gc
 
 _LISTS = re.compile(r"(val|test)ListFile(\.txt|\.json)?")
 _NOT_DIALOGUES = re.compile(r"(.*_db|schema|checksums|dialog_acts|ontology)\.json(\.zip)?|.*ListFile.*|\..*")

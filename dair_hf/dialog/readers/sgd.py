@@ -18,7 +18,7 @@ from dair_hf.dialog.readers.splits import SPLITS, files_of_split, known_split
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
-from dair_hf.io.arrow import paused_gc
+from dair_hf.io.records import paused_gc
 from dair_hf.metrics.state.normalizers import DONTCARE
 
 KINDS = ("hotel", "restaurant", "attraction", "place")

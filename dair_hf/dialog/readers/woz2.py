@@ -23,7 +23,7 @@ from dair_hf.dialog.text.rows import SYSTEM, USER, Utterance
 from dair_hf.dialog.text.state import State
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
-from dair_hf.io.arrow import paused_gc
+from dair_hf.io.records import paused_gc
 
 FOOD_SLOT = "restaurant-food"
 # Slot of the files -> slot of the rows, spelled as in MultiWOZ.

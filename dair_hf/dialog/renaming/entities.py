@@ -17,8 +17,8 @@ from dair_hf.dialog.renaming.rewriting import Dialogue, lost_values, rewrite_his
 from dair_hf.dialog.text.rows import PLACE_SLOTS
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_gc
 from dair_hf.io.files import read_json
+from dair_hf.io.records import paused_gc
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 COLUMNS = ("row_id", "dialogue_id", "history", "state", "entities", "names")

@@ -25,7 +25,7 @@ from dair_hf.data.counter_rng import uniform
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
-from dair_hf.io.file_values import FileValueCache, content_fingerprint
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.settings import Count, Range, Settings
 from dair_hf.vision.backgrounds.variants import CLASSES, MIXED_RAND, ORIGINAL, VARIANTS
 
@@ -176,8 +176,8 @@ class _ImageNet9Data(NamedTuple):
 
         All processes of a run must call this method.
         """
-        tests = {name: content_fingerprint(rows, [IMAGE], hashes) for name, rows in self.tests.items()}
-        return {"train": content_fingerprint(self.train, [IMAGE, AUGMENTED_PREFIX + IMAGE], hashes), **tests}
+        tests = {name: hashes.fingerprint(rows, [IMAGE]) for name, rows in self.tests.items()}
+        return {"train": hashes.fingerprint(self.train, [IMAGE, AUGMENTED_PREFIX + IMAGE]), **tests}
 
 
 def load_imagenet9(config: ImageNet9Config) -> _ImageNet9Data:

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from dair_hf.errors import DataError, explained
-from dair_hf.io.file_values import content_hashes
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.io.files import atomic_path, write_json
 from dair_hf.io.processes import map_across_ranks, rank_and_size
 from dair_hf.vqa.models.backbone import grid_features
@@ -138,7 +138,7 @@ class FeatureCache:
         self._settings = {"layout": LAYOUT, "dtype": str(dtype), "pixels": pixels.settings()}
         self.fingerprint = _model_fingerprint(backbone, **self._settings)
         self.folder = Path(folder) / self.fingerprint[:NAME_DIGITS]
-        self._hashes = content_hashes(folder)
+        self._hashes = FileValueCache.of_contents(folder)
         self._keys: dict[str, str] = {}  # path -> SHA-256, in this run
         self._locations: dict[str, tuple[str, int]] = {}  # SHA-256 -> shard and row
         self._indexed: set[str] = set()  # shards in `_locations`

@@ -14,8 +14,8 @@ from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
 
 from dair_hf.errors import DataError, explained
-from dair_hf.io.arrow import paused_gc
 from dair_hf.io.commands import align
+from dair_hf.io.records import paused_gc
 from dair_hf.vqa.readers.images import ImageFolder, image_name
 from dair_hf.vqa.readers.records import ANNOTATIONS, QUESTIONS, RecordFile, read_records
 

@@ -15,8 +15,7 @@ from tqdm.auto import tqdm
 
 from dair_hf.data.tensor_pairs import tensor_fingerprint
 from dair_hf.errors import DataError
-from dair_hf.io.files import write_json
-from dair_hf.io.folders import atomic_folder
+from dair_hf.io.files import atomic_folder, write_json
 from dair_hf.io.prepared import write_mark
 from dair_hf.settings import Count, Range, Settings, Share
 from dair_hf.vqa.readers.reading import Reported, read_edits, read_vqa

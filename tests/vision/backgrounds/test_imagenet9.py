@@ -13,7 +13,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
-from dair_hf.io.file_values import content_hashes
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
 
@@ -62,7 +62,8 @@ def test_validation_rows_are_held_out(folders: dict[str, Any], tmp_path: Path) -
 
 def test_fingerprints_follow_the_images_and_not_their_place(folders: dict[str, Any], tmp_path: Path) -> None:
     def fingerprints(**changed: str) -> dict[str, str]:
-        return dict(load_imagenet9(ImageNet9Config(**{**folders, **changed})).fingerprints(content_hashes(tmp_path)))
+        data = load_imagenet9(ImageNet9Config(**{**folders, **changed}))
+        return dict(data.fingerprints(FileValueCache.of_contents(tmp_path)))
 
     first = fingerprints()
     assert set(first) == {"train", *VARIANTS}

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from dair_hf.io.folders import MANIFEST
+from dair_hf.io.files import MANIFEST
 from dair_hf.io.prepared import MARK
 from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, write_scenes
 from dair_hf.vqa.scenes.scene import OBJECTS, Correlations, background
