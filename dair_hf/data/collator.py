@@ -59,6 +59,8 @@ def split_views(
     names = columns_by_view((name for name in feature if name not in (ROW_ID, PADDING_ROW)), where)
     original = {column: feature[name] for column, name in names[0].items()}
     rules.check(where, 0, original)
+    if len({frozenset(own) for view, own in names.items() if view}) > 1:  # one would have the labels of the original
+        raise DataError(f"{where}: expected partners with the same columns, got {[*feature]}")
     partners: list[dict[str, Any] | None] = []
     for view in range(1, 1 + (max(names) or 1)):
         own = names.get(view, {})

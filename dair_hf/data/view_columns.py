@@ -73,8 +73,8 @@ def columns_of_views(column: str, columns: Collection[str]) -> dict[int, str]:
 def columns_by_view(columns: Iterable[str], where: object) -> dict[int, dict[str, str]]:
     """Return view -> {column of the model: name in the data}, the originals first.
 
-    Every partner has columns of the originals, and all partners have the same ones. Otherwise a label under another
-    name would be lost, and a partner would silently have that of its original.
+    Partners must have columns of the originals. Otherwise a label under another name would be lost, and the partner
+    would silently have that of its original.
 
     Example:
         >>> columns_by_view(["x", "y", "augmented_x"], "train_dataset")
@@ -84,9 +84,7 @@ def columns_by_view(columns: Iterable[str], where: object) -> dict[int, dict[str
     for name in columns:
         view, column = parse_column(name)
         views.setdefault(view, {})[column] = name
-    first = next((names.keys() for view, names in views.items() if view), views[0].keys())
-    for view, names in views.items():
-        if view and (not names.keys() <= views[0].keys() or names.keys() != first):
-            expected = f"columns of the originals {list(views[0])}, the same for all partners"
-            raise DataError(f"{where}: expected {expected}, got {list(names.values())}")
+    if orphans := {name for names in views.values() for column, name in names.items() if column not in views[0]}:
+        found = f"{sorted(orphans)} without a column of the originals"
+        raise DataError(f"{where}: expected columns of partners named as those of the originals, got {found}")
     return views

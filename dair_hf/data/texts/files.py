@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow.parquet
 
 from dair_hf.data.collator import ROW_ID
 from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, require_partner_columns, view_of
@@ -66,9 +66,7 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
     for path, rows in zip(files, parts, strict=True):
         # `concatenate_datasets` fills columns that a file lacks with null: no partner.
         if set(rows.column_names) != set(parts[0].column_names):
-            raise DataError(
-                f"{path}: expected the columns of {files[0]}, {parts[0].column_names}, got {rows.column_names}"
-            )
+            raise DataError(f"{path}: expected the columns {parts[0].column_names}, got {rows.column_names}")
         _require_texts(path, rows)
     with explained(", ".join(map(str, files)), ValueError, TypeError):
         pairs = datasets.concatenate_datasets(_with_equal_numbers(parts)) if len(parts) > 1 else parts[0]
@@ -105,13 +103,11 @@ def read_pairs(path: Path, needs_partners: bool = True) -> datasets.Dataset:
         if path.is_dir():
             rows = datasets.load_from_disk(path)
         elif kind == PARQUET:  # with the types of columns, such as class names and images
-            with tempfile.TemporaryDirectory() as cache:
-                rows = datasets.Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True)
+            rows = datasets.Dataset(pyarrow.parquet.read_table(path))
         else:
             records = load_records(path)
-            columns = {
-                name: [row.get(name) for row in records] for name in dict.fromkeys(n for r in records for n in r)
-            }
+            names = dict.fromkeys(name for row in records for name in row)
+            columns = {name: [row.get(name) for row in records] for name in names}
             if kind == CSV:
                 rows = datasets.Dataset.from_dict({name: _cells(name, texts) for name, texts in columns.items()})
             else:

@@ -80,11 +80,13 @@ def form_of(columns: Collection[str], generates: bool, model: str, prompts: bool
 
 
 def require_partner_columns(form: TextForm, columns: Collection[str], where: str = "") -> None:
-    """Refuse partners that have a target, but no input of their own: one input cannot have two targets."""
-    for prefix in map(view_prefix, partner_numbers(columns)):
-        has_input = any(prefix + column in columns for column in form.all_inputs)
-        if prefix + str(form.target) in columns and not has_input:
-            raise DataError(f"{where}has the column {prefix}{form.target}: expected {prefix}{form.inputs[0]}, too")
+    """Refuse a partner with a target, but no input of its own, and targets of only some partners."""
+    prefixes = list(map(view_prefix, partner_numbers(columns)))
+    with_target = {prefix for prefix in prefixes if prefix + str(form.target) in columns}
+    with_input = {prefix for prefix in prefixes if any(prefix + column in columns for column in form.all_inputs)}
+    if with_target and (differing := with_target ^ with_input):
+        expected = " and ".join(min(differing) + column for column in form.needed)
+        raise DataError(f"{where}has the columns {list(columns)}: expected {expected}")
 
 
 def view_of(row: Mapping[str, Any], form: TextForm, view: int, where: object) -> dict[str, Any] | None:
