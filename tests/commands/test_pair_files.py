@@ -85,16 +85,20 @@ def without(row: dict[str, Any], *names: str, **others: Any) -> dict[str, Any]:
     ("model", "content", "message"),
     [
         ("bare", lines(TEXTS), "expected tokenizer files"),
-        ("bert", lines(TARGETS), "needs text and"),
-        ("gpt2", lines(TEXTS), "GPT2LMHeadModel needs prompt and completion, or m"),
-        ("t5", lines(TEXTS), "T5ForConditionalGeneration needs prompt and completion, or m"),
+        ("bert", lines(TARGETS), "expected text and label"),
+        ("gpt2", lines(TEXTS), "for GPT2LMHeadModel"),
+        ("t5", lines(TEXTS), "for T5ForConditionalGeneration"),
         ("bert", lines(TEXTS, {**TEXTS, "text": 5}), "row '1', column 'text'"),
         ("bert", lines({**TEXTS, "text": None}), "row '0', column 'text'"),
         ("bert", lines({**TEXTS, "augmented_text": 7}), "row '0', column 'augmented_text'"),
         ("t5", lines(TARGETS, {**TARGETS, "target": 3}), "row '1', column 'target'"),
         ("t5", lines({**TARGETS, "target": None}), "row '0', column 'target'"),
         ("gpt2", lines({**TARGETS, "augmented_target": None}), "row '0', column 'augmented_target'"),
-        ("bert", lines(without(TEXTS, "label", "augmented_label", labels=1, augmented_labels=0)), "text and labels"),
+        (
+            "bert",
+            lines(without(TEXTS, "label", "augmented_label", labels=1, augmented_labels=0)),
+            "expected text and label",
+        ),
         ("bert", lines(TEXTS, {**TEXTS, "label": 0.5}), "row '1', column 'label'"),
         ("bert", lines({**TEXTS, "augmented_label": True}), "row '0', column 'augmented_label'"),
         ("bert", lines({**TEXTS, "label": [0, 1]}), "row '0', column 'label'"),
@@ -125,7 +129,7 @@ def test_mistakes_are_refused_in_one_message(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"text,augmented_text\n", "0 rows"), (b"text;label;augmented_text\nw4;0;w5\n", "commas")],
+    [(b"text,augmented_text\n", "0 rows"), (b"text;label;augmented_text\nw4;0;w5\n", "text;label")],
 )
 def test_csv_files_without_pairs_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "pairs.csv").write_bytes(content)

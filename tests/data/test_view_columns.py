@@ -59,7 +59,6 @@ def test_names_of_views() -> None:
         ["x", "labels", "augmented_x", "augmented_sentiment"],  # labels under another name would be inherited
         ["x", "labels", "augmented_x", "augmented_label"],
         ["2_x", "augmented_2_x"],  # read as x of the second partner
-        ["x", "2_x", "augmented_x", "augmented_2_x", "augmented_2_2_x"],
     ],
 )
 def test_columns_that_are_not_those_of_the_originals_are_refused(columns: list[str]) -> None:
@@ -75,3 +74,5 @@ def test_columns_by_view() -> None:
         1: {"2d": "augmented_2d"},
     }
     assert split_views({"2d": 5, "augmented_2d": 6}) == ({"2d": 5}, {"2d": 6})
+    with pytest.raises(DataError, match="augmented_2_x"):  # of the second partner, and not the 2_x of the first
+        split_views({"x": 1, "2_x": 1, "augmented_x": 1, "augmented_2_x": 1})
