@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import default_data_collator
 
-from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules, with_one_label
+from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
 from dair_hf.data.view_columns import columns_by_view, is_augmented, view_prefix
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -130,7 +130,7 @@ class PairCollator:
         exists: list[list[bool]] = []
         for feature in features:
             where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
-            row = with_one_label(where, feature) if self._is_of_transformers else feature
+            row = _with_one_label(where, feature) if self._is_of_transformers else feature
             of_row = split_views(row, self.rules)
             exists.append([columns is not None for columns in of_row])
             for view, columns in enumerate(of_row):
@@ -152,6 +152,17 @@ class PairCollator:
         if ROW_ID in features[0]:
             batch[ROW_ID] = [feature[ROW_ID] for feature in features]
         return batch
+
+
+def _with_one_label(where: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row with one column of labels; collators of transformers would silently take one of several."""
+    present = [name for name in LABEL_COLUMNS if name in row]
+    found = [name for name in present if row[name] is not None]
+    if len(found) > 1:
+        raise DataError(f"{where}: expected one column of labels, got {' and '.join(found)}")
+    if not found or len(present) == 1:
+        return row
+    return {name: value for name, value in row.items() if name not in present or name in found}
 
 
 def _lay_out(name: str, values: Tensor, view_mask: Tensor) -> Tensor:

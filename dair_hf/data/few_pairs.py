@@ -10,7 +10,6 @@ from datasets import Dataset
 
 from dair_hf.data.counter_rng import subset
 from dair_hf.data.view_columns import parse_column
-from dair_hf.errors import DataError
 
 
 def keep_partners(rows: Dataset, share: float, seed: int, *, groups: str | None = None) -> Dataset:
@@ -47,9 +46,3 @@ def keep_partners(rows: Dataset, share: float, seed: int, *, groups: str | None 
 
     fewer = plain.map(remove, with_indices=True, batched=True, features=rows.features, desc="Removing partners")
     return fewer.with_format(**rows.format)
-
-
-def check_share(name: str, share: float) -> None:
-    """Refuse a share of the partners outside (0, 1]."""
-    if not 0.0 < share <= 1.0:
-        raise DataError(f"{name}={share}: expected a number in (0, 1]")

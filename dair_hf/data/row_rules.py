@@ -84,14 +84,3 @@ class RowRules:
 
 
 NO_RULES = RowRules()
-
-
-def with_one_label(where: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row with one column of labels; collators of transformers would silently take one of several."""
-    present = [name for name in LABEL_COLUMNS if name in row]
-    found = [name for name in present if row[name] is not None]
-    if len(found) > 1:
-        raise DataError(f"{where}: expected one column of labels, got {' and '.join(found)}")
-    if not found or len(present) == 1:
-        return row
-    return {name: value for name, value in row.items() if name not in present or name in found}

@@ -101,17 +101,21 @@ class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
             yield {**last, PADDING_ROW: True}
 
 
+def _arrow_column(pairs: datasets.Dataset | EpochPairs, column: str) -> Any:
+    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
+    return dataset.select_columns([column]).with_format("arrow")[:][column]
+
+
 def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
     """Return the number of tokens of the longest view of every row, `[N]`.
 
     Raises:
         DataError: The column is missing, or does not hold lists.
     """
-    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-    longest = np.zeros(len(dataset), dtype=np.int64)
+    longest = np.zeros(len(pairs), dtype=np.int64)
     with explained(f"lengths of {column!r}", ValueError, pyarrow.ArrowNotImplementedError):
-        for name in {0: column, **columns_of_views(column, dataset.column_names)}.values():
-            values = dataset.select_columns([name]).with_format("arrow")[:][name]
+        for name in {0: column, **columns_of_views(column, pairs.column_names)}.values():
+            values = _arrow_column(pairs, name)
             if not pyarrow.types.is_null(values.type):  # None in all rows: no row of this data has the partner
                 lengths = pyarrow.compute.list_value_length(values)
                 longest = np.maximum(longest, lengths.fill_null(0).to_numpy())
@@ -120,21 +124,18 @@ def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids"
 
 def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
     """Return the number of views of every row, `[N]`: the original and its partners."""
-    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-    counts = np.ones(len(dataset), dtype=np.int64)
-    for view, name in columns_of_views(column, dataset.column_names).items():
+    counts = np.ones(len(pairs), dtype=np.int64)
+    for view, name in columns_of_views(column, pairs.column_names).items():
         if view:
-            table = dataset.select_columns([name]).with_format("arrow")[:]
-            counts += pyarrow.compute.is_valid(table[name]).to_numpy()
+            counts += pyarrow.compute.is_valid(_arrow_column(pairs, name)).to_numpy()
     return counts
 
 
 def targets_per_row(pairs: datasets.Dataset | EpochPairs, column: str = "labels") -> np.ndarray:
     """Return the number of targets of every row, `[N]`: entries of a list column that are not -100."""
-    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-    table = dataset.select_columns([column]).with_format("arrow")[:]
-    lengths = pyarrow.compute.list_value_length(table[column]).fill_null(0).to_numpy()
-    is_target = pyarrow.compute.list_flatten(table[column]).to_numpy() != IGNORE_INDEX
+    values = _arrow_column(pairs, column)
+    lengths = pyarrow.compute.list_value_length(values).fill_null(0).to_numpy()
+    is_target = pyarrow.compute.list_flatten(values).to_numpy() != IGNORE_INDEX
     targets_before = np.concatenate([[0], np.cumsum(is_target)])
     ends = np.cumsum(lengths)
     counts: np.ndarray = targets_before[ends] - targets_before[ends - lengths]
