@@ -62,7 +62,7 @@ class ModelConfig(Settings):
         default=None,
         metadata={
             "help": "Attention of the model, as in `from_pretrained`: sdpa, eager, flash_attention_2 or "
-            "flex_attention (the fastest for prefix trees on a GPU). Default: that of transformers."
+            "flex_attention (the fastest for prefix trees on a GPU). Default: the default of transformers."
         },
     )
     lora_rank: Annotated[int, Range(low=0)] = field(
@@ -299,7 +299,7 @@ def _class_for(settings: Any) -> Any:
 
 
 def _settings_of(settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizerBase, **fields: Any) -> Any:
-    """Return the configuration of a model from scratch; `fields` and those of the tokenizer are its defaults."""
+    """Return the configuration of a model from scratch; `fields` and the tokenizer give its defaults."""
     kind = (settings or {}).get("model_type")
     with explained(f"model_settings: model_type={kind!r}", Exception):
         default_config = AutoConfig.for_model(kind)

@@ -121,7 +121,7 @@ class TargetRule:
         layout = BatchLayout(exists.astype(bool), targets, label_range=np.array(label_range) if ranges else None)
         if not self.aligns or labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
-        # Positions are those of the logits.
+        # As positions of the logits.
         return replace(
             layout, aligned=_align_pairs(labels[..., int(self.shifts_labels) :].cpu().numpy(), layout.partners)
         )

@@ -17,7 +17,7 @@ from dair_hf.errors import DataError
 
 
 def require_rows(data: Any, name: str) -> None:
-    """Refuse data that are not rows, or empty, and partners whose columns are not those of the originals.
+    """Refuse data that are not rows, or empty, and partners with a column that the originals lack.
 
     None and streams are accepted.
     """

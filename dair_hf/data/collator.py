@@ -287,7 +287,7 @@ def flatten_views(batch: Mapping[str, Any], views: np.ndarray) -> dict[str, Tens
     """Select views of a batch as rows: `{column: [N, ...]}` with `N = views.sum()`, in `[B, V]` order.
 
     Args:
-        batch: `{column: [B, V, ...]}`; `view_mask` and entries that are no tensors are left out.
+        batch: `{column: [B, V, ...]}`; `view_mask` and entries other than tensors are left out.
         views: Views to select, `[B, V]` bool, on the host.
 
     Example:

@@ -32,8 +32,8 @@ class RowRules:
     def inherits(self, name: str, original: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
         """Return whether a partner with the columns `present` takes a column from its original.
 
-        It takes labels, and a mask that fits its inputs: they equal those of the original, or have the same shape and
-        the mask is all ones.
+        It takes labels, and a mask that fits: both views have the same inputs, or inputs of the same shape and a mask
+        of ones.
         """
         if name in LABEL_COLUMNS:
             return not self.labels_per_token
@@ -50,7 +50,7 @@ class RowRules:
         return all(left.shape == right.shape and (ones or np.array_equal(left, right)) for left, right in pairs)
 
     def check(self, where: str, view: int, columns: Mapping[str, Any]) -> None:
-        """Refuse ids and labels that a GPU would report without the row, and numbers that are no labels of the loss."""
+        """Refuse ids that a GPU would report without the row, and labels outside the range of the loss."""
         limits = [(name, 0.0, limit - 1.0, True) for name, limit in self.id_limits.items()]
         if self.label_range is not None:
             limits += [(name, *self.label_range, False) for name in LABEL_COLUMNS]

@@ -74,7 +74,7 @@ def columns_by_view(columns: Iterable[str], where: object) -> dict[int, dict[str
     """Return view -> {column of the model: name in the data}, the originals first.
 
     Partners must have columns of the originals. Otherwise a label under another name would be lost, and the partner
-    would silently have that of its original.
+    would silently have the label of its original.
 
     Example:
         >>> columns_by_view(["x", "y", "augmented_x"], "train_dataset")
@@ -86,5 +86,5 @@ def columns_by_view(columns: Iterable[str], where: object) -> dict[int, dict[str
         views.setdefault(view, {})[column] = name
     if orphans := {name for names in views.values() for column, name in names.items() if column not in views[0]}:
         found = f"{sorted(orphans)} without a column of the originals"
-        raise DataError(f"{where}: expected columns of partners named as those of the originals, got {found}")
+        raise DataError(f"{where}: expected columns of partners named like columns of the originals, got {found}")
     return views

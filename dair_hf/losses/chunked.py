@@ -138,7 +138,7 @@ class ChunkedLoss:
                 self.bias_owner._buffers[BIAS] = bias
 
     def verify(self, inputs: Mapping[str, Any], labels: Tensor) -> None:
-        """Compare the losses of two rows with those of the model's own logits, without dropout or gradients.
+        """Compare the losses of two rows with losses from the model's own logits, without dropout or gradients.
 
         The comparison is made twice: with the hidden states as they are, and with hidden states scaled so that logits
         reach 100. A soft cap hardly changes the small logits of an untrained model, and a bias hardly changes large
@@ -227,7 +227,7 @@ class _ProjectedNLL(torch.autograd.Function):
         rows: int,
         soft_cap: float | None,
     ) -> Tensor:
-        # The type of autocast holds for the product in both passes, whatever the type of the weights.
+        # Both passes multiply in the type of autocast.
         device = states.device.type
         ctx.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         ctx.rows, ctx.soft_cap = rows, soft_cap

@@ -35,7 +35,7 @@ def evaluation_mode(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def single_precision(model: Any, device: torch.device) -> Iterator[None]:
-    """Run a model in float32 (float64 stays) whatever it trains in: without autocast and TF32.
+    """Run a model in float32 (float64 stays), without autocast and TF32.
 
     Weights in half precision are converted one module at a time, so that the memory of one is enough.
     """

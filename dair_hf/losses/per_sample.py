@@ -1,7 +1,7 @@
 """Per-row losses: `(model outputs, labels) -> [rows]`, float32 at least, summed over the targets of a row.
 
 A sample loss is any callable with this signature. Two attributes tell which labels are targets: `shifts_labels = True`
-if position t predicts label t + 1, so that the first label of a row is no target; `soft_labels = True` if labels are
+if position t predicts label t + 1, so that the first label of a row is not a target; `soft_labels = True` if labels are
 scores of all classes, so that a row of zeros has no target.
 """
 

@@ -49,17 +49,12 @@ class ModelNeeds:
         """The limit as the user sets it: `max_length=512`, or `--max-tokens 512`."""
         return f"{self.limit_option}{' ' if self.limit_option.startswith('-') else '='}{self.limit}"
 
-    @property
-    def generates(self) -> bool:
-        """True for language models, which learn to write a target."""
-        return self.loss in ("seq2seq", "causal")
-
 
 class TextEncoder:
     """Function for `Dataset.map(with_indices=True)` that turns the texts of all views into the columns of a model.
 
     - A classifier or a regression: the tokens of `text`, or of `text` and `text_pair`; the label.
-    - An encoder-decoder: the tokens of the prompt, and as labels those of the completion with its end token.
+    - An encoder-decoder: the tokens of the prompt; as labels the completion with its end token.
     - A decoder-only model: one sequence of both, with the prompt masked in the labels.
     - A chat: one sequence by the chat template, of which the turns of the assistant are labels.
 
@@ -224,7 +219,7 @@ class TextEncoder:
 
 
 def _empty_texts(content: Mapping[str, Any], form: TextForm) -> int:
-    """Return a note on the empty texts of a view; of a chat, on the turns of the user and those of the assistant."""
+    """Return a note on the empty texts of a view; in a chat, on turns of the user and of the assistant."""
     note = 0
     for column, value in content.items():
         bit = EMPTY_TARGET if column == form.target else EMPTY_INPUT
@@ -233,7 +228,7 @@ def _empty_texts(content: Mapping[str, Any], form: TextForm) -> int:
         elif isinstance(value, list) and column not in (LABEL, TOOLS):
             for message in value:
                 text = message.get("content") or ""
-                # A turn of the assistant may consist of calls of tools, and that of the system may be empty.
+                # A turn of the assistant may consist of calls of tools, and the system message may be empty.
                 if isinstance(text, str) and not text.strip() and set(message) <= {"role", "content"}:
                     note |= {ASSISTANT: EMPTY_TARGET, "user": EMPTY_INPUT}.get(message["role"], 0)
     return note

@@ -23,7 +23,7 @@ from dair_hf.io.pair_files import require_pairs_file
 from dair_hf.io.records import PARQUET, load_records
 
 JSON_LINES, CSV = ".jsonl", ".csv"
-# Columns of CSV files whose cells are texts, whatever they look like.
+# Columns of CSV files whose cells are texts, even if they look like numbers.
 TEXTS = {ROW_ID} | {column for form in FORMS for column in form.columns} - {LABEL}
 WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
 NUMBER = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)

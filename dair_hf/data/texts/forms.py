@@ -157,7 +157,7 @@ def _is_message(message: Any) -> bool:
 
 
 def tools_of(row: Mapping[str, Any], prefix: str, where: object) -> list[Any] | None:
-    """Return the tools that the template of a chat lists: those of the view, else those of the original.
+    """Return the tools that the template of a chat lists: tools of the view, else of the original.
 
     Args:
         row: The row; `tools` is a list of JSON schemas, or its JSON text.
@@ -236,6 +236,6 @@ def name_of(row: Mapping[str, Any], number: int) -> str:
 
 
 def columns_to_drop(form: TextForm, columns: Collection[str]) -> list[str]:
-    """Return the columns of all views that would be mistaken next to encoded ones: labels, and those of other forms."""
+    """Return the columns of all views that encoded data must not keep: labels, and columns of other forms."""
     others = {column for other in FORMS for column in other.columns} - set(form.columns)
     return [name for name in columns if parse_column(name)[1] in {LABEL, *others}]
