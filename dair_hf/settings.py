@@ -58,7 +58,7 @@ def check_fields(settings: Any, limits: Mapping[str, Any] = types.MappingProxyTy
     owner: Any = type(settings)
     for name, hint in {**_hints(owner), **limits}.items():
         value = getattr(settings, name)
-        if not _accepts(hint, value):
+        if not accepts(hint, value):
             raise DataError(f"{name}={reprlib.repr(value)}: expected {_described(hint)}")
 
 
@@ -68,18 +68,18 @@ def _hints(owner: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(owner)}
 
 
-def _accepts(hint: Any, value: Any) -> bool:
+def accepts(hint: Any, value: Any) -> bool:
     """Return whether a type accepts a value; types other than numbers, switches, choices and lists accept all."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _accepts(parts[0], value) and all(value in part for part in parts[1:] if isinstance(part, Range))
+        return accepts(parts[0], value) and all(value in part for part in parts[1:] if isinstance(part, Range))
     if origin in (typing.Union, types.UnionType):
-        return any(_accepts(part, value) for part in parts)
+        return any(accepts(part, value) for part in parts)
     if origin is Literal:
         return value in parts
     if origin in (list, Sequence):
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
-        return is_list and all(_accepts(parts[0], item) for item in value)
+        return is_list and all(accepts(parts[0], item) for item in value)
     if hint is types.NoneType:
         return value is None
     if hint is bool:

@@ -119,7 +119,7 @@ def read_pairs(path: Path, needs_partners: bool = True) -> datasets.Dataset:
     return rows
 
 
-def _cells(name: str, texts: Sequence[str]) -> list[Any]:
+def _cells(name: str, texts: Sequence[str | None]) -> list[Any]:
     """Return the cells of a column of a CSV file."""
     values = [text or None for text in texts]
     kinds = () if parse_column(name)[1] in TEXTS else ((int, WHOLE_NUMBER), (float, NUMBER))
