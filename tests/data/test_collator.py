@@ -63,15 +63,6 @@ def test_one_view_if_no_row_has_a_partner(columns: dict[str, Any]) -> None:
     }
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5])
-def test_odd_batches_and_all_partners(rows: int) -> None:
-    batch = collator()([{**ROW, **PARTNER}] * rows)
-    assert batch["labels"].shape == (rows, 2, 3)
-    assert batch["view_mask"].shape == (rows, 2)
-    assert bool(batch["view_mask"].all())
-    assert batch["labels"][:, 1].tolist() == [[9, 9, 1]] * rows
-
-
 def test_slicing_dimension_0_keeps_pairs_together() -> None:
     features = [{**ROW, **PARTNER, "input_ids": [4 + i, 4], "augmented_input_ids": [4 + i]} for i in range(5)]
     batch = collator()(features)

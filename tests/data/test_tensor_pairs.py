@@ -43,23 +43,6 @@ def assert_same_batch(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert list(found[name]) == list(values)
 
 
-@pytest.mark.parametrize("indices", [[0, 1, 2, 3], [3, 1], [2], [2, 0, 2]])
-@pytest.mark.parametrize("partial", [False, True])
-@pytest.mark.parametrize("frozen", [False, True])
-def test_batches_equal_those_of_the_collator(indices: list[int], partial: bool, frozen: bool) -> None:
-    augmented = {"x": X + 100, "labels": Y} if frozen else Shifted()
-    pairs = TensorPairs(original(), augmented, has_partner=PAIRED if partial else None)
-    rows = []
-    for index in indices:
-        row: dict[str, Any] = {"row_id": str(index), "x": X[index], "labels": int(Y[index])}
-        if partial and not PAIRED[index]:
-            row.update(augmented_x=None, augmented_labels=None)
-        else:
-            row.update(augmented_x=X[index] + 100, augmented_labels=int(Y[index]))
-        rows.append(row)
-    assert_same_batch(pairs.__getitems__(indices), PairCollator(default_data_collator)(rows))
-
-
 def test_batches_hold_nothing_that_is_walked_through_element_by_element() -> None:
     """Both accelerate and `Trainer` walk through the lists of a batch to move their elements to the device."""
     batch = TensorPairs(original(), Shifted(), row_ids=["a", "b", "c", "d"]).__getitems__([2, 0])
