@@ -65,10 +65,13 @@ def messages_to_learn(
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the messages of a view (`forms.view_of`), and the number of the first that can be a target."""
     messages, first = content[form.inputs[0]], 0
-    if form.target is not None:
-        first = len(messages)
-        messages = messages + content[form.target]
-    _require_turns(messages, f"{where}, column {prefix + (form.target or form.inputs[0])!r}", first)
+    place = f"{where}, column {prefix + (form.target or form.inputs[0])!r}"
+    if form.target is None:
+        _require_turns(messages, place, first)
+        return messages, first
+    first = len(messages)
+    messages = messages + content[form.target]
+    _require_turns(messages[first - 1 :], place, 1)  # the prompt ends with another role
     return messages, first
 
 

@@ -115,7 +115,7 @@ def read_pairs(path: Path, needs_partners: bool = True) -> datasets.Dataset:
     is_paired = isinstance(rows, datasets.Dataset) and any(map(is_augmented, rows.column_names))
     if not len(rows) or (needs_partners and not is_paired) or isinstance(rows, datasets.DatasetDict):
         expected = "rows with the columns of originals, and of partners with the prefix 'augmented_'"
-        raise DataError(f"{path}: expected {expected}, got {len(rows)} with {rows.column_names}")
+        raise DataError(f"{path}: expected {expected}, got {len(rows)} rows with {rows.column_names}")
     return rows
 
 
