@@ -105,7 +105,7 @@ def test_neighbour_attention_applies_to_t5_models_from_scratch(stored: Path) -> 
     changed = {name for name in plain if not torch.equal(plain[name], started[name])}
     assert changed
     assert all("relative_attention_bias" in name for name in changed)
-    with pytest.raises(DataError, match="relative attention"):
+    with pytest.raises(DataError, match="neighbour_attention"):
         scratch(GPT2, neighbour_attention=3.0)
     # A pretrained model is not changed.
     load_model(ModelConfig(model_name_or_path=str(stored), neighbour_attention=3.0), tiny.tokenizer())
@@ -166,38 +166,37 @@ def test_adapters_on_named_modules(targets: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "named"),
+    ("config", "field"),
     [
         ({"model_settings": {"d_model": 4}}, "model_settings"),
-        ({}, "model_name_or_path"),
-        ({"model_settings": {"model_type": "t55"}}, "model_type='t55'"),
-        ({"model_settings": {**T5, "d_modl": 8, "heads": 2}}, "d_modl, heads"),
-        ({"model_settings": {**T5, "d_model": -5}}, "model_settings of 't5'"),
-        ({"model_settings": {**GPT2, "n_embd": 15}}, "model_settings of 'gpt2'"),
-        ({"model_settings": {"model_type": "vit"}}, "model_settings of 'vit'"),
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "wq"}, "lora_targets='wq': .*k, lm_head, o, q, v, wi"),
-        # peft itself would leave out a name that it does not find beside others.
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "q,wq"}, "'wq'"),
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "layer_norm"}, "lora_targets='layer_norm'"),
-        ({"model_name_or_path": "no/where"}, "model_name_or_path='no/where'"),
+        ({}, "model_settings"),
+        ({"model_settings": {"model_type": "t55"}}, "model_settings"),
+        ({"model_settings": {**T5, "d_modl": 8, "heads": 2}}, "model_settings: .*d_modl, heads"),
+        ({"model_settings": {**T5, "d_model": "wide"}}, "model_settings"),
+        ({"model_settings": {**T5, "d_model": -5}}, "model_settings"),
+        ({"model_settings": {**T5, "num_heads": 0}}, "model_settings"),
+        ({"model_settings": {**GPT2, "n_embd": 15}}, "model_settings"),
+        ({"model_settings": {"model_type": "vit"}}, "model_settings"),
+        ({"model_settings": T5, "attn_implementation": "fast"}, "model_settings"),
+        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "wq"}, "lora_targets"),
+        # peft itself would leave out a name that it does not find if it finds another.
+        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "q,wq"}, "lora_targets"),
+        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "layer_norm"}, "lora_targets"),
+        ({"model_name_or_path": "no/where"}, "model_name_or_path"),
+        ({"model_name_or_path": "x", "model_settings": T5}, "model_name_or_path"),
+        ({"model_settings": T5, "lora_rank": -1}, "lora_rank"),
+        ({"model_settings": T5, "lora_alpha": 0}, "lora_alpha"),
     ],
 )
-def test_invalid_models_are_refused(config: dict[str, Any], named: str) -> None:
-    with pytest.raises(DataError, match=named):
+def test_invalid_models_are_refused(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(DataError, match=f"^{field}"):
         load_model(ModelConfig(**config), tiny.tokenizer())
 
 
-@pytest.mark.parametrize(
-    ("config", "named"),
-    [
-        ({"model_name_or_path": "x", "model_settings": T5}, "model_settings"),
-        ({"lora_rank": -1}, "lora_rank=-1"),
-        ({"lora_alpha": 0}, "lora_alpha=0"),
-    ],
-)
-def test_invalid_settings_are_refused(config: dict[str, Any], named: str) -> None:
-    with pytest.raises(DataError, match=named):
-        ModelConfig(**config)
+def test_missing_tokenizers_are_refused(tmp_path: Path) -> None:
+    for config in (ModelConfig(model_settings=T5), ModelConfig(model_name_or_path=str(tmp_path))):
+        with pytest.raises(DataError, match="^model_name_or_path"):
+            load_tokenizer(config)
 
 
 def test_pickled_weights_are_not_loaded(tmp_path: Path) -> None:
@@ -258,17 +257,10 @@ def test_other_heads_of_the_first_layer_and_other_weights_are_unchanged() -> Non
     }
 
 
-def test_single_head_and_infinite_strength_are_refused() -> None:
-    with pytest.raises(DataError, match="heads"):
-        start_at_neighbours(tiny_t5(heads=1))
-    with pytest.raises(DataError, match="strength=nan"):
-        start_at_neighbours(tiny_t5(), float("nan"))
-
-
 def test_a_new_head_is_no_target_of_adapters() -> None:
     model = load_model(ModelConfig(model_settings=T5), tiny.tokenizer())
     config = ModelConfig(model_settings=T5, lora_rank=2, lora_targets="q,lm_head")
-    with pytest.raises(DataError, match="'lm_head'"):
+    with pytest.raises(DataError, match="lora_targets"):
         add_adapters(model, config, None, new_modules=["lm_head"])
 
 
@@ -324,7 +316,7 @@ def test_a_classifier_without_its_weights_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     kept = {key: values for key, values in load_file(file).items() if "encoder" not in key}
     save_file(kept, file, metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"bert\.encoder"):
+    with pytest.raises(DataError, match=r"^model_name_or_path=.*bert\.encoder"):
         classifier(model_name_or_path=name)
 
 
@@ -336,15 +328,16 @@ def test_classifier_with_adapters_trains_the_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("config", "field"),
     [
-        {"model_settings": {**BERT, "layers": 3}},
-        {"model_settings": {**BERT, "num_attention_heads": 3}},
-        {"model_name_or_path": "no/such/model"},
+        ({"model_settings": {**BERT, "layers": 3}}, "model_settings"),
+        ({"model_settings": {**BERT, "num_attention_heads": 3}}, "model_settings"),
+        ({"model_settings": {**T5, "model_type": "vit"}}, "model_settings"),
+        ({"model_name_or_path": "no/such/model"}, "model_name_or_path"),
     ],
 )
-def test_unusable_classifiers_are_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="BertConfig|bert|no/such/model"):
+def test_unusable_classifiers_are_refused(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(DataError, match=f"^{field}"):
         classifier(**config)
 
 
@@ -394,15 +387,15 @@ def test_code_of_a_model_runs_only_where_a_setting_allows_it(
     assert (folder / "ran").exists()
 
 
-def test_models_are_loaded_in_one_place() -> None:
+def test_every_call_that_loads_a_model_says_whether_its_code_may_run() -> None:
     """By default transformers asks on standard input whether the code of a model may run."""
     without_code = {"GenerationConfig", "PeftConfig", "PeftModel"}
-    found = set()
     for path in (path for folder in ("dair_hf", "recipes", "reproduction") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and node.attr == "from_pretrained":
-                owner = ast.unparse(node.value)
-                found |= set() if owner in without_code else {(path.name, owner)}
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".from_config"):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if (
+                node.func.attr in ("from_pretrained", "from_config")
+                and ast.unparse(node.func.value) not in without_code
+            ):
                 assert "trust_remote_code" in {keyword.arg for keyword in node.keywords}, path
-    assert found == {("modeling.py", "kind")}

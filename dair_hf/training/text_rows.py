@@ -14,8 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.checks import columns_of, warn_of_inherited_labels
+from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import ROW_ID
+from dair_hf.data.texts.encoder import (
+    NOTES,
+    TextEncoder,
+)
 from dair_hf.data.texts.forms import (
     CHATS,
     COMPLETION,
@@ -140,7 +144,6 @@ class TextRows:
         return columns if has_inputs or holds_text(columns) else None
 
     def _encode(self, data: Any, columns: list[str], name: str, answers: bool = False, prompts: bool = False) -> Any:
-        from dair_hf.data.texts.encoder import NOTES, TextEncoder
 
         tokenizer, loss, model = self._tokenizer(name), self.loss, type(base_model_of(self.model_of())).__name__
         if loss not in (*LANGUAGE_LOSSES, *TEXT_LOSSES):
@@ -151,8 +154,6 @@ class TextRows:
             if prompts and form is CHATS and not _all_answered(data):
                 form = PROMPT_CHATS
             prompts = form.target is None and form is not CHATS
-            read = {*form.columns, *(name for name in columns if parse_column(name)[1] in form.columns)}
-            warn_of_inherited_labels(columns, read, name)
             require_partner_columns(form, columns)
             needs = replace(
                 _model_needs(self.model_of(), tokenizer, loss, self.args.max_length), limit_option=self.limit_option

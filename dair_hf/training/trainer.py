@@ -274,7 +274,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         """Return the default collator of `Trainer`, or one that also pads token labels."""
         tokenizer, loss_name = self.processing_class, self._loss_name()
         if isinstance(tokenizer, ImageProcessingMixin):
-            from dair_hf.data.images import ImageCollator
+            from dair_hf.data.collator import ImageCollator
 
             return ImageCollator(tokenizer, getattr(base_model_of(self.model).config, "num_channels", 3))
         if not isinstance(tokenizer, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):

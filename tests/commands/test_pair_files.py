@@ -16,7 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from dair_hf import DAIRTrainer
 from dair_hf.commands.main import run
 from dair_hf.commands.model_pairs import _with_whole_labels
-from dair_hf.data.texts.files import read_pairs
+from dair_hf.data.texts.files import read_pairs, with_row_ids
 from dair_hf.pair_report.report import JSON_FILE, PairReport
 from tests.fixtures import tiny
 
@@ -79,7 +79,7 @@ def test_whole_labels_of_columns_with_gaps_are_integers(
         rows[1]["augmented_labels"] = None
     frame, path = pd.DataFrame(rows), tmp_path / f"pairs.{kind}"
     frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
-    encoded = encoded_by(tmp_path, read_pairs(path), bert())
+    encoded = encoded_by(tmp_path, with_row_ids(read_pairs(path)), bert())
     assert [encoded["labels"][:], encoded["augmented_labels"][:]] == [[1, 0], [0, None]]
     assert all(type(label) is int for label in encoded["labels"])
     assert run(evaluation(models["bert"], path, tmp_path / "out")) == 0
@@ -94,7 +94,7 @@ def test_labels_of_a_regression_stay_floats(tmp_path: Path) -> None:
 def test_words_of_a_csv_are_no_empty_cells(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("source,target,augmented_source,augmented_target\nw4,None,w5,NA\nw6,nan,,\n")
-    rows = read_pairs(path)
+    rows = with_row_ids(read_pairs(path))
     assert rows["target"][:] == ["None", "nan"]
     assert rows["augmented_source"][:] == ["w5", None] and rows["augmented_target"][:] == ["NA", None]
 
