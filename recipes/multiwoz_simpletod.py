@@ -39,7 +39,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import DialogData, load_dialogs, tokenizer_for
+from dair_hf.dialog.data import DialogData, load_dialogs
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter
@@ -54,6 +54,7 @@ from dair_hf.dialog.task import (
     state_evaluator,
     training_pairs,
 )
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.checkpoints import base_fingerprint, train_base_once
 from dair_hf.experiments.comparison import (
@@ -178,7 +179,7 @@ def main() -> None:
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
-    encoder = DialogEncoder.for_settings(model, tokenizer, data)
+    encoder = DialogEncoder.for_model(load_model(replace(model, lora_rank=0), tokenizer), tokenizer, data)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
     misleads = data.demo_areas

@@ -31,7 +31,7 @@ from transformers import (
 from dair_hf import PairEvaluator
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.text.state import state_from_row
+from dair_hf.dialog.rows import state_from_row
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 from tests.fixtures import tiny

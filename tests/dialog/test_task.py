@@ -12,21 +12,22 @@ import pytest
 
 from dair_hf import DAIRConfig, EpochPairs
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import load_dialogs, tokenizer_for
+from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.task import (
+    _is_correct,
     accuracy_key,
     base_pairs,
     base_settings,
     check_pairs,
     evaluation_pairs,
-    is_correct,
     pair_rules,
     state_evaluator,
     training_pairs,
 )
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy
@@ -178,8 +179,8 @@ def test_targets_that_score_as_wrong_are_refused_unless_allowed(tmp_path: Path) 
 def test_is_correct() -> None:
     references = [[{"slot": "hotel-name", "values": ["Acorn", "acorn house"]}]] * 3
     answers = ["hotel-name = Acorn", "hotel-name = acorn | acorn house", ""]
-    assert is_correct(answers, references).tolist() == [True, False, False]
-    assert is_correct(answers, references, preset="parlai_v22").tolist() == [False, True, False]
+    assert _is_correct(answers, references).tolist() == [True, False, False]
+    assert _is_correct(answers, references, preset="parlai_v22").tolist() == [False, True, False]
 
 
 # Four rows; the third has no partner. Answers and references of both views, and the dialogues.

@@ -1,18 +1,23 @@
-"""Dialog rows: one row per user turn, with its history, its state and the names of its dialogue."""
+"""Dialog rows: one row per user turn, with its history, its state and the names of its dialogue, and their texts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from datasets import Dataset, Features, List, Value
 from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
 
-from dair_hf.dialog.text.spans import on_word_boundary
 from dair_hf.errors import DataError
+from dair_hf.metrics.state.belief_text import state_to_text
+from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.matching import compare_states
+from dair_hf.metrics.state.normalizers import normalize
 
 PLACE_SLOTS = ("taxi-departure", "taxi-destination", "train-departure", "train-destination")
 USER, SYSTEM = "user", "system"
@@ -37,6 +42,19 @@ FEATURES = Features(
         "names": List({"slot": Value("string"), "name": Value("string"), "forms": List(Value("string"))}),
     }
 )
+
+# Values of a name slot that name nothing.
+NO_NAME = frozenset(
+    {"", "?", "none", "not mentioned", "dontcare", "don't care", "do n't care", "dont care", "do not care"}
+)
+
+# Values that dialogues say in other words ("free parking").
+UNSPOKEN = NO_NAME | {"yes", "no"}
+# "not(x)" is how some states of MultiWOZ 2.1 exclude x.
+_EXCLUSION = re.compile(r"not\((.+)\)")
+
+Span = TypeVar("Span", bound=tuple[Any, ...])
+State = dict[str, list[str]]
 
 
 class Utterance(NamedTuple):
@@ -89,9 +107,6 @@ class RowBuilder:
         # One value per column; nested columns hold ranges of records.
         self._rows: list[tuple[Any, ...]] = []
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def add_dialogue(
         self,
         dialogue_id: str,
@@ -99,6 +114,7 @@ class RowBuilder:
         states: Mapping[int, Mapping[str, Sequence[str]]],
         mentions: Iterable[Mention],
         names: Sequence[NameEntry],
+        where: str = "",
     ) -> None:
         """Add one row per entry of `states`.
 
@@ -108,19 +124,20 @@ class RowBuilder:
             states: Index of a user turn in `utterances` -> its cumulative state, slot -> alternatives.
             mentions: Spans in the utterances, in characters.
             names: The named entities of the whole dialogue.
+            where: Origin of the dialogue, for messages.
 
         Raises:
-            DataError: The id was added before, a state belongs to a system turn, a mention is not a span of whole
-                words, or its name is not in `names`.
+            DataError: The id was added before, or a mention is not a span of whole words with a name of `names`.
         """
-        where = f"dialogue {dialogue_id!r}"
+        where = where or f"dialogue {dialogue_id!r}"
         if dialogue_id in self._ids:
-            raise DataError(f"{where} occurs twice; dialogue ids must be unique, remove one of them")
-        for index in states:
-            if not 0 <= index < len(utterances) or utterances[index].speaker != USER:
-                raise DataError(f"{where}: utterance {index} holds a state but is not a user turn")
+            raise DataError(f"{where}: dialogue {dialogue_id!r} occurs twice; expected unique ids")
         mentions = sorted(mentions, key=lambda mention: mention[2:])
-        _check_mentions([utterance.text for utterance in utterances], mentions, {entry.name for entry in names}, where)
+        known, texts = {entry.name for entry in names}, [utterance.text for utterance in utterances]
+        for mention in mentions:
+            in_text = 0 <= mention.turn < len(texts) and on_word_boundary(texts[mention.turn], *mention[3:])
+            if not in_text or mention.name not in known:
+                raise DataError(f"{where}: expected a span of whole words with a name of {known}, got {mention}")
         self._ids.add(dialogue_id)
         first = {column: len(records) for column, records in self._records.items()}
         self._records["history"].extend(utterances)
@@ -163,53 +180,96 @@ def _slices(records: Sequence[tuple[Any, ...]], ranges: Sequence[range], kind: p
     return pa.ListArray.from_arrays(offsets, values.take(indices))
 
 
-def _check_mentions(texts: Sequence[str], mentions: Iterable[Mention], names: Collection[str], where: str) -> None:
-    for _, name, turn, start, end in mentions:
-        if not 0 <= turn < len(texts):
-            raise DataError(
-                f"{where}: mention of {name!r} in utterance {turn} of {len(texts)}; give an index into the history"
-            )
-        if not on_word_boundary(texts[turn], start, end):
-            raise DataError(
-                f"{where}: span {start}:{end} of {name!r} in utterance {turn} is empty, outside the text or cuts a "
-                f"word of {texts[turn]!r}; give character offsets at word boundaries"
-            )
-        if name not in names:
-            raise DataError(f"{where}: mention of {name!r}, which is not among the names of the dialogue; add it")
-
-
-def validate_rows(rows: Dataset, source: str = "rows") -> None:
-    """Check that a dataset has the columns and contents of dialog rows."""
-    for column, feature in FEATURES.items():
-        if column not in rows.features:
-            raise DataError(f"{source}: column {column!r} is missing (found {sorted(rows.features)}); prepare it anew")
-        if rows.features[column] != feature:
-            raise DataError(
-                f"{source}: column {column!r} has type {rows.features[column]}, expected {feature}; prepare it anew"
-            )
-    if not len(rows):
-        raise DataError(f"{source}: has no rows; check the split")
-    row_ids: set[str] = set()
-    for row in rows.select_columns(["row_id", "history", "entities", "names"]).with_format(None):
-        where = f"{source}: row {row['row_id']!r}"
-        if row["row_id"] in row_ids:
-            raise DataError(f"{where}: the id occurs twice; row ids must be unique")
-        row_ids.add(row["row_id"])
-        history = row["history"]
-        if not history or history[-1]["speaker"] != USER:
-            raise DataError(f"{where}: the history does not end with a user turn")
-        mentions = [Mention(**mention) for mention in row["entities"]]
-        _check_mentions([turn["text"] for turn in history], mentions, {entry["name"] for entry in row["names"]}, where)
-
-
 def history_to_text(history: Sequence[Mapping[str, str]]) -> str:
-    """Join a history into the one string that a model reads.
-
-    Args:
-        history: Column `history` of a row.
+    """Join the column `history` of a row into the one string that a model reads.
 
     Example:
         >>> history_to_text([{"speaker": "user", "text": "hi"}, {"speaker": "system", "text": "hello"}])
         '<user> hi <system> hello'
     """
     return " ".join(f"<{turn['speaker']}> {turn['text']}" for turn in history)
+
+
+def target_text(state: Mapping[str, Sequence[str]], preset: str = "any_of", *, lower_case: bool = False) -> str:
+    """Write a state as the training target: for each slot the shortest answer that a preset scores as right.
+
+    That is the first alternative that the preset accepts by itself, else all alternatives, else no answer: `mwzeval`
+    removes a gold "dontcare", so that any value is wrong. Values are normalized if the preset accepts only normalized
+    ones. A slot that the preset does not compare is written like any other. If every answer is wrong, which happens
+    with `lower_case` and values with capitals, the first alternative is written; the `Ceiling` of an audit counts such
+    targets.
+
+    Args:
+        state: Slot -> alternatives.
+        preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
+        lower_case: Write the values in lower case.
+
+    Example:
+        >>> target_text({"hotel-area": ["centre", "center"], "hotel-name": []})
+        'hotel-area = centre'
+        >>> target_text({"hotel-area": ["centre", "center"]}, "parlai_v22")
+        'hotel-area = centre | center'
+    """
+    written = {slot: _written(slot, tuple(values), preset, lower_case) for slot, values in state.items()}
+    return state_to_text({slot: values for slot, values in written.items() if values})
+
+
+@lru_cache(maxsize=1 << 16)
+def _written(slot: str, alternatives: tuple[str, ...], preset: str, lower_case: bool) -> tuple[str, ...]:
+    """Return the shortest prediction that scores as correct: one alternative, all, or none; otherwise the first."""
+    _, convention = resolve_convention(preset)
+    # Some evaluators normalize the gold values only, so that nothing but the normalized value is right.
+    normalized = tuple(normalize(convention.normalizer, slot, value) for value in alternatives)
+    spelled = [
+        tuple(value.lower() for value in values) if lower_case else values for values in (alternatives, normalized)
+    ]
+    answers = [answer for values in spelled for answer in (*((value,) for value in values), values)]
+    for answer in (*answers, ()):
+        if compare_states({slot: answer}, {slot: alternatives}, convention).score >= 1.0:
+            return answer
+    return spelled[0][:1]
+
+
+def state_from_row(column: Iterable[Mapping[str, Any]]) -> State:
+    """Convert the column `state` of a row into slot -> alternatives."""
+    return {entry["slot"]: list(entry["values"]) for entry in column}
+
+
+@lru_cache(maxsize=50_000)
+def normalize_name(name: str) -> str:
+    """Fold case and reduce white space to single spaces."""
+    return " ".join(name.split()).casefold()
+
+
+def excluded_value(value: str) -> str | None:
+    """Return x of a value "not(x)", which excludes x; None for any other value."""
+    match = _EXCLUSION.fullmatch(value)
+    return None if match is None else match[1]
+
+
+def on_word_boundary(text: str, start: int, end: int) -> bool:
+    """Return whether `text[start:end]` is not empty and cuts no word (run of letters and digits)."""
+    if not 0 <= start < end <= len(text):
+        return False
+    if start > 0 and text[start - 1].isalnum() and text[start].isalnum():
+        return False
+    return not (end < len(text) and text[end - 1].isalnum() and text[end].isalnum())
+
+
+def contains_name(text: str, name: str) -> bool:
+    """Return whether `name` occurs in `text` as whole words."""
+    start = text.find(name)
+    while start >= 0:
+        if on_word_boundary(text, start, start + len(name)):
+            return True
+        start = text.find(name, start + 1)
+    return False
+
+
+def without_overlap(spans: Iterable[Span]) -> list[Span]:
+    """Keep the longest of spans (start, end, ...) that overlap, of equally long ones the first; sort them by start."""
+    remaining: list[Span] = []
+    for span in sorted(spans, key=lambda span: span[0] - span[1]):
+        if all(span[1] <= other[0] or other[1] <= span[0] for other in remaining):
+            remaining.append(span)
+    return sorted(remaining, key=lambda span: span[0])
