@@ -198,7 +198,7 @@ class DialogConfig(Settings):
             )
         reader = READERS.get(self.source)
         if reader is None:
-            needed, unread = [], ["data_dir", "sgd_dir", "pretrain", "places"]
+            needed, unread = list[str](), ["data_dir", "sgd_dir", "pretrain", "places"]
         else:
             needs_sgd = reader.unseen_names is None or self.pretrain is not None
             needed = ["data_dir", "sgd_dir"] if needs_sgd else ["data_dir"]

@@ -11,7 +11,7 @@ from datasets import Dataset
 from dair_hf.dialog.audit.ceiling import Ceiling, find_ceiling
 from dair_hf.dialog.audit.leftovers import LeftoverSearch
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.rows import normalize_name
+from dair_hf.dialog.rows import normalize_name, state_from_row
 from dair_hf.errors import DataError
 from dair_hf.io.arrow import paused_gc
 
@@ -168,7 +168,7 @@ def audit(
     """
     trained = _names_of(train) if isinstance(train, Dataset) else None if train is None else set(train)
     search = LeftoverSearch(names, trained)
-    pairs, dialogues = 0, set()
+    pairs, dialogues = 0, set[str]()
     with paused_gc():
         for row in _rows_of(dataset):
             original, augmented = row["history"], row["augmented_history"]
@@ -181,7 +181,7 @@ def audit(
             pairs += has_state
             dialogues.add(row["dialogue_id"])
             types = [form for entry in row["names"] if _is_type(entry["slot"]) for form in entry["forms"]]
-            state, other = (_state_of(row[column] or ()) for column in ("state", "augmented_state"))
+            state, other = (state_from_row(row[column] or ()) for column in ("state", "augmented_state"))
             views = original, state, augmented, other if has_state else None
             search.add(row["dialogue_id"], row["row_id"], *views, types)
         findings = {
@@ -197,8 +197,8 @@ def _names_of(dataset: Dataset) -> set[str]:
     names: set[str] = set()
     for row in _rows_of(dataset):
         names.update(form for entry in row["names"] for form in (entry["name"], *entry["forms"]))
-        state = _state_of(row["state"])
-        for slot, values in _state_of(row["augmented_state"] or ()).items():
+        state = state_from_row(row["state"])
+        for slot, values in state_from_row(row["augmented_state"] or ()).items():
             names.update(value for value in values if value not in state.get(slot, ()))
     return set(map(normalize_name, names))
 
@@ -206,10 +206,6 @@ def _names_of(dataset: Dataset) -> set[str]:
 def _rows_of(dataset: Dataset, batch_size: int = 1000) -> Iterator[dict[str, Any]]:
     for table in dataset.select_columns(list(COLUMNS)).with_format("arrow").iter(batch_size):
         yield from table.to_pylist()
-
-
-def _state_of(column: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    return {entry["slot"]: entry["values"] for entry in column}
 
 
 def _is_type(slot: str) -> bool:

@@ -185,8 +185,8 @@ def _check_bank(names: NameBank, domains: Sequence[str], areas: _Areas | None) -
         bank = names.get(slot, ())
         if len(set(bank)) < MIN_NAMES or len(set(bank)) != len(bank) or not all(name.strip() for name in bank):
             raise DataError(f"names: {slot}: expected {MIN_NAMES} or more different names, got {len(bank)}")
-        counts = Counter() if areas is None else Counter(areas.of_names.get(name) for name in bank)
-        if areas is not None and min(counts[area] for area in AREAS) < _PLACES_IN_A_VISIT:
+        counts = Counter(areas.of_names.get(name) for name in bank) if areas is not None else None
+        if counts is not None and min(counts[area] for area in AREAS) < _PLACES_IN_A_VISIT:
             raise DataError(
                 f"names: {slot}: expected {_PLACES_IN_A_VISIT} or more names of each area, got {dict(counts)}; give at "
                 f"least {_PLACES_IN_A_VISIT * len(AREAS)} names, and areas_of(names) as areas"

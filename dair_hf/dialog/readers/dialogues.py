@@ -76,7 +76,7 @@ def summary_table(reports: Mapping[str, ReadReport]) -> str:
     examples = [""] * len(rows)
     for title in ("skipped", "normalized"):
         counts = [getattr(report, title) for report in reports.values()]
-        for reason in sorted(set().union(*counts)):
+        for reason in sorted({reason for of_report in counts for reason in of_report}):
             rows.append([f"{title}: {reason}", *(of_report.get(reason, 0) for of_report in counts)])
             first = next(report.examples[reason] for report in reports.values() if reason in report.examples)
             examples.append(f"  e.g. {first[0]}")

@@ -92,6 +92,8 @@ def downloads(data: str, split: str | None = None, host: str = HOST) -> list[Rem
         else:
             names += [f"{name}/schema.json"] * (data == "sgd")
             names += [f"{name}/dialogues_{number:03d}.json" for number in range(1, files + 1)]
-    return [
-        RemoteFile(name, f"{host}/{_REVISIONS[data]}/{name}", *_KNOWN.get((data, name), (None, None))) for name in names
-    ]
+    remote = []
+    for name in names:
+        sha256, size = _KNOWN.get((data, name), (None, None))
+        remote.append(RemoteFile(name, f"{host}/{_REVISIONS[data]}/{name}", sha256, size))
+    return remote

@@ -79,13 +79,6 @@ def test_anagram_has_the_shape_of_the_papers_example():
     new = state["hotel-name"][0]
     assert [len(word) for word in new.split(" ")] == [9, 5]
     assert sorted(new) == sorted("easrtokow hhrwu") == sorted("warkworth house")
-    crossed = [
-        sorted(
-            views(EntityAugmenter(method="anagram", seed=s), one_name("warkworth house"))[1]["hotel-name"][0].split()[1]
-        )
-        for s in range(20)
-    ]
-    assert any(letters != sorted("house") for letters in crossed)
 
 
 def test_gibberish_has_3_to_11_words_and_every_length_occurs():
@@ -102,16 +95,6 @@ def test_swap_draws_from_the_kind_of_the_slot():
         views(EntityAugmenter("swap", seed=s, bank=BANK), one_name("nandos"))[1]["hotel-name"][0] for s in range(40)
     }
     assert seen == {"hilton garden inn", "best western"}
-
-
-@pytest.mark.parametrize(
-    ("name", "fixed"),
-    [("saint john's", "'"), ("alpha-milton", "-"), ("hotel 7", "7"), ("a & e", "&"), ("b.b.c", ".")],
-)
-def test_punctuation_and_digits_keep_their_positions(name, fixed):
-    texts, state = views(EntityAugmenter(), one_name(name))
-    new = state["hotel-name"][0]
-    assert new != name and sorted(new) == sorted(name) and fixed in new and texts == [f"i want {new} please"]
 
 
 @pytest.mark.parametrize("name", ["a", "aaa", "77", "7 7", "zzz zzz", "!?"])
