@@ -45,12 +45,10 @@ from dair_hf.dialog.previous_state import with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.task import (
     ACCURACY,
-    accuracy_key,
     base_pairs,
     base_settings,
     check_pairs,
     evaluation_pairs,
-    pair_rules,
     state_evaluator,
     training_pairs,
 )
@@ -180,6 +178,7 @@ def main() -> None:
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
     encoder = DialogEncoder.for_model(load_model(replace(model, lora_rank=0), tokenizer), tokenizer, data)
+    evaluator = state_evaluator(data.preset)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
     misleads = data.demo_areas
@@ -195,14 +194,14 @@ def main() -> None:
         else f"Known and unseen names, {dialogs.name}",
         [
             # Accuracies of one partner number exist by the rules of pairs only.
-            column._replace(key=column.key.format(accuracy=ACCURACY if misleads else accuracy_key(data.preset)))
+            column._replace(key=column.key.format(accuracy=ACCURACY if misleads else evaluator.accuracy_key))
             for column in (MISLEADING_COLUMNS if misleads else COLUMNS)
         ],
         settings,
         files,
         [
             f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}.",
-            f"{MISLEADING_NOTE if misleads else NOTE}, which decide for each turn, are by `{pair_rules(data.preset)}`.",
+            f"{MISLEADING_NOTE if misleads else NOTE}, which decide for each turn, are by `{evaluator.preset}`.",
         ],
     )
 

@@ -42,7 +42,7 @@ PRESET_ACCURACY = f"preset_{ACCURACY}"
 def _is_correct(predictions: Sequence[str], references: Sequence[Any], preset: str = "any_of") -> NDArray[Any]:
     """Return which generated belief texts have the correct state, as in the column `state`: [N] bool.
 
-    The preset of the joint goal accuracy is applied to single rows (`pair_rules`).
+    The preset of the joint goal accuracy is applied to single rows.
 
     Example:
         >>> _is_correct(["hotel-area = east"], [[{"slot": "hotel-area", "values": ["east"]}]])
@@ -51,21 +51,16 @@ def _is_correct(predictions: Sequence[str], references: Sequence[Any], preset: s
     return joint_goal_correct(map(read_belief, predictions), map(state_from_row, references), preset=preset)
 
 
-def pair_rules(preset: str) -> str:
-    """Return the name of the rules of `is_correct`, which decide for each row, as figures of pairs need it."""
-    return resolve_pair_convention(preset, consistency_slots=None)[0]
-
-
-def accuracy_key(preset: str) -> str:
-    """Return the key, without view, of the accuracy by the preset's own rules in the metrics of `state_evaluator`."""
-    return ACCURACY if pair_rules(preset) == preset else PRESET_ACCURACY
-
-
 @dataclass(frozen=True)
 class _StateEvaluator(PairEvaluator):
     """`PairEvaluator` that adds the joint goal accuracy of a convention that skips rows or has graded scores."""
 
     convention: Convention | None = None
+
+    @property
+    def accuracy_key(self) -> str:
+        """Key, without view, of the accuracy by the preset's own rules."""
+        return ACCURACY if self.convention is None else PRESET_ACCURACY
 
     def evaluate_views(
         self,
@@ -98,8 +93,8 @@ class _StateEvaluator(PairEvaluator):
 def state_evaluator(preset: str) -> _StateEvaluator:
     """Return the evaluator of belief texts against the column `state`.
 
-    `original_joint_goal_accuracy`, CM and all other figures of pairs follow from `is_correct`, by the rules that
-    `pair_rules` names. If these are not the preset's own, the accuracy by the preset is added.
+    `original_joint_goal_accuracy`, CM and all other figures of pairs decide for each row, by the rules that the
+    evaluator's `preset` names. If these are not the preset's own, the accuracy by the preset is added.
 
     Example:
         >>> row = [{"slot": "hotel-area", "values": ["east"]}]
@@ -107,12 +102,13 @@ def state_evaluator(preset: str) -> _StateEvaluator:
         >>> metrics["original_joint_goal_accuracy"], metrics["original_preset_joint_goal_accuracy"]
         (0.5, 1.0)
     """
+    rules = resolve_pair_convention(preset, consistency_slots=None)[0]
     return _StateEvaluator(
         functools.partial(_is_correct, preset=preset),
         references="state",
         accuracy_name=ACCURACY,
-        preset=pair_rules(preset),
-        convention=None if pair_rules(preset) == preset else resolve_convention(preset)[1],
+        preset=rules,
+        convention=None if rules == preset else resolve_convention(preset)[1],
     )
 
 

@@ -18,12 +18,10 @@ from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.task import (
     _is_correct,
-    accuracy_key,
     base_pairs,
     base_settings,
     check_pairs,
     evaluation_pairs,
-    pair_rules,
     state_evaluator,
     training_pairs,
 )
@@ -217,7 +215,7 @@ def test_the_accuracy_of_a_preset_is_that_of_the_metric(preset: str) -> None:
                 preset=preset,
             )
             for end in ("", "_low", "_high"):
-                found = metrics[f"{prefix}{view}_{accuracy_key(preset)}{end}"]
+                found = metrics[f"{prefix}{view}_{state_evaluator(preset).accuracy_key}{end}"]
                 right = expected[f"joint_goal_accuracy{end}"]
                 assert found == pytest.approx(right, nan_ok=True), (view, prefix, end)
 
@@ -243,7 +241,7 @@ def test_figures_of_pairs_decide_for_every_row() -> None:
         "parlai_v22": "parlai_v22(empty_answer=score)",
         "dair_released": "dair_released(consistency_slots=all, empty_answer=score)",
     }
-    assert pair_rules("sgd_fuzzy") == "sgd_fuzzy, scores of 1"
+    assert state_evaluator("sgd_fuzzy").preset == "sgd_fuzzy, scores of 1"
 
 
 def test_dialogues_keep_their_partners_in_every_epoch_or_in_none(tmp_path: Path) -> None:

@@ -356,7 +356,7 @@ def load_bank(path: str | os.PathLike[str], split: str, *, with_removed: bool = 
     return {kind: sorted([*of_kind, *content[REMOVED][split].get(kind, ())]) for kind, of_kind in names.items()}
 
 
-def augmented_features(features: Features) -> Features:
+def _augmented_features(features: Features) -> Features:
     """Return features with the augmented columns, for `map(..., features=)`: a first batch may have no partner."""
     return Features({**features, **{name: features[original] for name, original in AUGMENTED.items()}})
 
@@ -386,7 +386,7 @@ def redraw(dataset: Dataset, augmenter: EntityAugmenter, epoch: int | None = Non
         augmenter = replace(augmenter, epoch=epoch)
     function: Callable[[pa.Table], pa.Table] = augmenter
     shape = dataset.format
-    features = augmented_features(dataset.features)
+    features = _augmented_features(dataset.features)
     options = {"desc": f"Augmenting ({augmenter.method})", **map_options}
     plain = dataset.with_format("arrow")
     pairs = plain.map(function, batched=True, features=features, **options)

@@ -9,11 +9,11 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.dialog.audit.audit import CHECKS, _names_of, audit
-from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, redraw
+from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_features, redraw
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 
-PAIRED = augmented_features(FEATURES)
+PAIRED = _augmented_features(FEATURES)
 
 
 def make_row(dialogue, turn, texts, state, names, mentions, new_texts=None, new_state=None):

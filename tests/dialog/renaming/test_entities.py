@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from dair_hf.dialog.renaming.entities import EntityAugmenter, _match_case, augmented_features, load_bank, redraw
+from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_features, _match_case, load_bank, redraw
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
@@ -420,12 +420,12 @@ def test_map_equals_single_rows(dataset):
     expected = [augment_row(augmenter, row) for row in many_rows()]
     assert sum(history is None for history, _ in expected) == 30
     for pairs in (
-        dataset.map(augmenter, batched=True, features=augmented_features(dataset.features)),
+        dataset.map(augmenter, batched=True, features=_augmented_features(dataset.features)),
         redraw(dataset, augmenter),
         redraw(dataset, augmenter, batch_size=7),
     ):
         assert list(zip(pairs["augmented_history"], pairs["augmented_state"], strict=True)) == expected
-        assert pairs.features == augmented_features(FEATURES)
+        assert pairs.features == _augmented_features(FEATURES)
         assert pairs.remove_columns(["augmented_history", "augmented_state"]).to_list() == many_rows()
 
 
