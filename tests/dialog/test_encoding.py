@@ -118,12 +118,6 @@ def test_causal_truncation_keeps_the_belief_token_and_the_target() -> None:
     assert encoded["labels"] == [[-100] * 8 + target]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_target_of_an_empty_state_is_the_end_token(causal: bool) -> None:
-    (encoded,) = DialogEncoder(tokenizer(), causal=causal)(batch([TALK], [[]]))["labels"]
-    assert [label for label in encoded if label != -100] == [ID["</s>"]]
-
-
 @pytest.mark.parametrize(
     ("preset", "target"), [("any_of", "a inn"), ("mwzeval", "a inn"), ("parlai_v22", "a inn | oak house")]
 )
