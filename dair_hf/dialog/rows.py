@@ -166,18 +166,18 @@ class RowBuilder:
         for index, field in enumerate(FEATURES.arrow_schema):
             values = [row[index] for row in self._rows]
             records = self._records.get(field.name)
-            columns.append(pa.array(values, field.type) if records is None else _slices(records, values, field.type))
+            if records is None:
+                columns.append(pa.array(values, field.type))
+                continue
+            # A column of ranges of records.
+            parts = list(field.type.value_type)
+            fields = [pa.array([record[i] for record in records], part.type) for i, part in enumerate(parts)]
+            offsets = pa.array(list(accumulate(map(len, values), initial=0)), pa.int32())
+            indices = pa.array(list(chain.from_iterable(values)), pa.int64())
+            struct = pa.StructArray.from_arrays(fields, fields=parts).take(indices)
+            columns.append(pa.ListArray.from_arrays(offsets, struct))
         table = pa.table(columns, names=list(FEATURES)).cast(FEATURES.arrow_schema)
         return Dataset(InMemoryTable(table), info=DatasetInfo(features=FEATURES.copy()))
-
-
-def _slices(records: Sequence[tuple[Any, ...]], ranges: Sequence[range], kind: pa.ListType) -> pa.ListArray:
-    fields = list(kind.value_type)
-    columns = [pa.array([record[i] for record in records], field.type) for i, field in enumerate(fields)]
-    values = pa.StructArray.from_arrays(columns, fields=fields)
-    offsets = pa.array(list(accumulate(map(len, ranges), initial=0)), pa.int32())
-    indices = pa.array(list(chain.from_iterable(ranges)), pa.int64())
-    return pa.ListArray.from_arrays(offsets, values.take(indices))
 
 
 def history_to_text(history: Sequence[Mapping[str, str]]) -> str:

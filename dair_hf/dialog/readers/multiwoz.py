@@ -151,21 +151,16 @@ def _dialogues_21(source: Source, split: str | None) -> Iterator[tuple[str, str,
     names = _single_files(source)
     names = [name for name in names if PurePosixPath(name).name == "data.json"] or names
     lists = _lists(source, names[0]) if len(names) == 1 else {}
-    if split is not None and {"dev", "test"} <= set(lists.values()):
-        wanted = SPLITS.get(split, split)
-        dialogues = _by_id(source, names[0])
-        yield from (found for found in dialogues if lists.get(found[1].removesuffix(".json"), "train") == wanted)
-        return
-    for name in files_of_split(source, names, split):
+    wanted = SPLITS.get(split or "", split)
+    is_listed = wanted is not None and {"dev", "test"} <= set(lists.values())
+    for name in names if is_listed else files_of_split(source, names, split):
         inner = Source(source.path / name) if name.endswith(".zip") else source
         for file in [name] if inner is source else _single_files(inner, ".json"):
-            yield from _by_id(inner, file)
-
-
-def _by_id(source: Source, file: str) -> Iterator[tuple[str, str, Any]]:
-    label, dialogues = source.label(file), source.json(file)
-    check_json(dialogues, {}, label)
-    yield from ((label, key, dialogue) for key, dialogue in dialogues.items())
+            label, dialogues = inner.label(file), inner.json(file)
+            check_json(dialogues, {}, label)
+            for key, dialogue in dialogues.items():
+                if not is_listed or lists.get(key.removesuffix(".json"), "train") == wanted:
+                    yield label, key, dialogue
 
 
 def _lists(source: Source, data: str) -> dict[str, str]:
@@ -204,7 +199,7 @@ def _parse_21(label: str, name: str, dialogue: Any, report: ReadReport) -> Parse
         if index % 2:
             states[index - 1] = _state_of(metadata, position, oddities)
             booked += [
-                (f"{domain}-name", _plain(booking["name"]).lower())
+                (f"{domain}-name", _detokenize(booking["name"].split())[0].lower())
                 for domain in ("hotel", "restaurant")
                 for booking in (metadata[domain]["book"].get("booked", ()) if domain in metadata else ())
                 if "name" in booking
@@ -250,7 +245,7 @@ def _annotations(
             if slot is not None:
                 report.skip("span outside the text", f"{where}: {first}:{last}")
             continue
-        value = _plain(value).lower()
+        value = _detokenize(value.split())[0].lower()
         if not _DONTCARE.fullmatch(value):
             yield Annotation(slot, value, index, tokens[first][0], tokens[last][1])
 
@@ -263,7 +258,7 @@ def _read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     detokenized, every spelling of "do not care" becomes "dontcare", "not mentioned" and "none" give no alternative.
     """
     oddities = []
-    plain = _plain(raw)
+    plain = _detokenize(raw.split())[0]
     value = plain.lower()
     if value != raw.strip().lower():
         oddities.append("tokenized value")
@@ -279,10 +274,6 @@ def _read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         oddities.append("'do not care' in another spelling")
     values, notes = split_unset(DONTCARE if _DONTCARE.fullmatch(part) else part for part in parts)
     return tuple(values), (*oddities, *notes)
-
-
-def _plain(text: str) -> str:
-    return _detokenize(text.split())[0]
 
 
 def _detokenize(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
