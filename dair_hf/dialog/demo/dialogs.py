@@ -204,7 +204,7 @@ def generate_dialogs(
     misleading: bool = False,
     annotation_errors: float = 0.0,
 ) -> Dataset:
-    """Generate dialogues as rows (`dair_hf.dialog.text.rows.FEATURES`), one per user turn.
+    """Generate dialogues as rows (`dair_hf.dialog.rows.FEATURES`), one per user turn.
 
     With the same seed, banks of equal size give dialogues that differ only in names, and so do `misleading` and not.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 from dair_hf.errors import DataError
@@ -30,28 +31,32 @@ def check_json(value: Any, shape: Any, where: str) -> None:
 def _fault(value: Any, shape: Any) -> Fault | None:
     if isinstance(shape, type):
         if shape is str and isinstance(value, str):
-            return None if value.isascii() or _is_utf8(value) else ("", f"half of a surrogate pair in {value!r:.60}")
+            return (
+                None
+                if value.isascii() or _is_utf8(value)
+                else ("", f"half of a surrogate pair in {reprlib.repr(value)}")
+            )
         is_right = isinstance(value, shape) and (shape is object or not isinstance(value, bool))
-        return None if is_right else ("", f"expected {shape.__name__}, got {value!r:.60}")
+        return None if is_right else ("", f"expected {shape.__name__}, got {reprlib.repr(value)}")
     if isinstance(shape, tuple):
         faults = [_fault(value, other) for other in shape]
         return None if None in faults else faults[-1]
     if isinstance(shape, frozenset):
         is_right = isinstance(value, str) and value in shape
-        return None if is_right else ("", f"expected one of {', '.join(sorted(shape))}, got {value!r:.60}")
+        return None if is_right else ("", f"expected one of {', '.join(sorted(shape))}, got {reprlib.repr(value)}")
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return "", f"expected a list, got {value!r:.60}"
+            return "", f"expected a list, got {reprlib.repr(value)}"
         for index, item in enumerate(value):
             if fault := _fault(item, shape[0]):
                 return f"[{index}]{fault[0]}", fault[1]
         return None
     if not isinstance(value, dict):
-        return "", f"expected an object, got {value!r:.60}"
+        return "", f"expected an object, got {reprlib.repr(value)}"
     listed = {key.removesuffix("?"): inner for key, inner in shape.items()}
     for key in shape:
         if key != "*" and key not in value and not key.endswith("?"):
-            return "", f"{key!r} is missing (got {value!r:.60})"
+            return "", f"{key!r} is missing (got {reprlib.repr(value)})"
     others = listed.get("*", object)
     for key, item in value.items():
         inner = listed.get(key, others)
