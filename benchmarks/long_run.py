@@ -38,9 +38,10 @@ from workloads import quiet_settings, small_model
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import load_dialogs, tokenizer_for
+from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.experiments.checkpoints import train_resumable
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import claim_folder, read_json, write_json

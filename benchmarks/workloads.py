@@ -22,9 +22,10 @@ from transformers import (
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import read_rows, tokenizer_for
+from dair_hf.dialog.data import read_dialogs
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 
 MODEL: dict[str, Any] = {
@@ -63,7 +64,7 @@ def encoded_pairs(
     causal: bool = False,
 ) -> tuple[datasets.Dataset, PreTrainedTokenizerBase]:
     """Return tokenized turns with scrambled partners, and the tokenizer (built from these turns if None)."""
-    rows = read_rows(data_dir, split)
+    rows = read_dialogs(data_dir, split)
     names = list(dict.fromkeys(rows["dialogue_id"][:]))
     if dialogs:
         chosen = set(names[:: max(len(names) // dialogs, 1)][:dialogs])

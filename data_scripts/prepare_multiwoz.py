@@ -1,4 +1,4 @@
-"""Read MultiWOZ 2.1 or 2.2 or WOZ 2.0, validate it, and save it as rows.
+"""Read MultiWOZ 2.1 or 2.2 or WOZ 2.0 and save it as rows.
 
     python data_scripts/prepare_multiwoz.py --source multiwoz21 --split dev test --output data/multiwoz21
     python data_scripts/prepare_multiwoz.py --download --version 2.2 --source downloads/mwz22 --output data/mwz22
@@ -23,12 +23,10 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict
 from sources import download_sources, parse_source, source_parser
 
+from dair_hf.dialog.readers.dialogues import ReadReport, summary_table
+from dair_hf.dialog.readers.files import HOST, SPLITS, downloads
 from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
-from dair_hf.dialog.readers.report import ReadReport, summary_table
-from dair_hf.dialog.readers.sources import HOST, multiwoz_files, woz2_downloads
-from dair_hf.dialog.readers.splits import SPLITS
 from dair_hf.dialog.readers.woz2 import read_woz2, woz2_files
-from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.io.archives import Source
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import atomic_folder, write_json
@@ -46,7 +44,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Read, validate, write."""
+    """Read and write."""
     data, reports = DatasetDict(), {}
     with atomic_folder(args.output, [args.source], args.overwrite) as folder:
         if args.download:
@@ -56,7 +54,6 @@ def prepare(args: argparse.Namespace) -> None:
         splits = list(dict.fromkeys(woz2.values())) if woz2 else splits_in(source)
         for split in args.split or splits or ["all"]:
             rows, reports[split] = _read(args, None if split == "all" else split, bool(woz2))
-            validate_rows(rows, f"{args.source}, split {split}")
             data[split] = rows
         save_splits(folder, "woz2" if woz2 else "multiwoz", {"": data})
         write_json(folder / "report.json", {split: dataclasses.asdict(report) for split, report in reports.items()})
@@ -67,8 +64,7 @@ def prepare(args: argparse.Namespace) -> None:
 def _download(args: argparse.Namespace) -> None:
     version = args.version or "2.2"
     for split in [SPLITS.get(split, split) for split in args.split] or [None]:
-        files = woz2_downloads(split, args.host) if version == "woz2" else multiwoz_files(version, split, args.host)
-        download_sources(args, files)
+        download_sources(args, downloads(version, split, args.host))
 
 
 def _read(args: argparse.Namespace, split: str | None, is_woz2: bool) -> tuple[Dataset, ReadReport]:

@@ -18,24 +18,26 @@ from typing import Any
 
 from sources import download_sources, parse_source, source_parser
 
+from dair_hf.dialog.readers.files import HOST, downloads
 from dair_hf.dialog.readers.sgd import KINDS, build_bank, read_entity_names
-from dair_hf.dialog.readers.sources import HOST, SGD_FILES, sgd_files
 from dair_hf.dialog.renaming.entities import REMOVED
 from dair_hf.errors import DataError
 from dair_hf.io.commands import align, exit_status
 from dair_hf.io.files import read_json, require_output_file, write_json
 
+SPLITS = ("train", "dev", "test")
+
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = source_parser(__doc__, "JSON file to write", HOST)
-    parser.add_argument("--split", nargs="+", default=list(SGD_FILES), choices=SGD_FILES, help="default: all three")
+    parser.add_argument("--split", nargs="+", default=[*SPLITS], choices=SPLITS, help="default: all three")
     return parse_source(parser, argv)
 
 
 def is_bank(content: Any) -> bool:
     """Return whether the content of a JSON file was written by this command, in any version."""
-    if not isinstance(content, dict) or not content or not content.keys() <= {*SGD_FILES, REMOVED}:
+    if not isinstance(content, dict) or not content or not content.keys() <= {*SPLITS, REMOVED}:
         return False
     return all(
         isinstance(kinds, dict) and kinds.keys() == set(KINDS) for split, kinds in content.items() if split != REMOVED
@@ -51,7 +53,7 @@ def prepare(args: argparse.Namespace) -> None:
         lambda path: is_bank(read_json(path)),
     )
     if args.download:
-        download_sources(args, [file for split in args.split for file in sgd_files(split, args.host)])
+        download_sources(args, [file for split in args.split for file in downloads("sgd", split, args.host)])
     names = {split: read_entity_names(args.source, split) for split in args.split}
     bank, removed = build_bank(names)
     for split, kinds in bank.items():

@@ -39,21 +39,20 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import DialogData, load_dialogs, tokenizer_for
+from dair_hf.dialog.data import DialogData, load_dialogs
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.task import (
     ACCURACY,
-    accuracy_key,
     base_pairs,
     base_settings,
     check_pairs,
     evaluation_pairs,
-    pair_rules,
     state_evaluator,
     training_pairs,
 )
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.checkpoints import base_fingerprint, train_base_once
 from dair_hf.experiments.comparison import (
@@ -178,7 +177,8 @@ def main() -> None:
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
-    encoder = DialogEncoder.for_settings(model, tokenizer, data)
+    encoder = DialogEncoder.for_model(load_model(replace(model, lora_rank=0), tokenizer), tokenizer, data)
+    evaluator = state_evaluator(data.preset)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
     misleads = data.demo_areas
@@ -194,14 +194,14 @@ def main() -> None:
         else f"Known and unseen names, {dialogs.name}",
         [
             # Accuracies of one partner number exist by the rules of pairs only.
-            column._replace(key=column.key.format(accuracy=ACCURACY if misleads else accuracy_key(data.preset)))
+            column._replace(key=column.key.format(accuracy=ACCURACY if misleads else evaluator.accuracy_key))
             for column in (MISLEADING_COLUMNS if misleads else COLUMNS)
         ],
         settings,
         files,
         [
             f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}.",
-            f"{MISLEADING_NOTE if misleads else NOTE}, which decide for each turn, are by `{pair_rules(data.preset)}`.",
+            f"{MISLEADING_NOTE if misleads else NOTE}, which decide for each turn, are by `{evaluator.preset}`.",
         ],
     )
 

@@ -19,11 +19,11 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import read_rows, tokenizer_for
+from dair_hf.dialog.data import first_dialogs, read_dialogs
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.task import base_pairs
-from dair_hf.dialog.whole_dialogs import first_dialogs
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.checkpoints import train_base_once
@@ -87,7 +87,7 @@ def prepare_data(folder: Path, data: Path, settings: Path, call: Callable[..., A
         return
     config, model, args = read_settings(settings)
     rows = first_dialogs(read_sgd(data / "sgd", "train")[0], dialogs)
-    train = read_rows(folder / "multiwoz21", config.train_split)
+    train = read_dialogs(folder / "multiwoz21", config.train_split)
     tokenizer = tokenizer_for([train, rows], config)
     encoder = DialogEncoder.for_settings(model, tokenizer, config)
     processes = min(os.cpu_count() or 1, len(rows) // 1000) or None  # few rows are encoded sooner than processes start

@@ -74,18 +74,32 @@ def test_module_imports_only_from_floors_below(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("dair_hf.data.collator", "import dair_hf.dialog.text.state"),
+        ("dair_hf.data.collator", "import dair_hf.dialog.rows"),
         ("dair_hf.losses.objective", "def f():\n    import dair_hf.data.collator"),
         ("dair_hf.io.files", "from dair_hf import evaluation"),
-        ("dair_hf.dialog.text.state", "import dair_hf.training.trainer"),
-        ("dair_hf.dialog.text.state", "import dair_hf"),
-        ("dair_hf.dialog.text.state", "import dair_hf.vision.networks"),
+        ("dair_hf.dialog.rows", "import dair_hf.training.trainer"),
+        ("dair_hf.dialog.rows", "import dair_hf"),
+        ("dair_hf.dialog.rows", "import dair_hf.vision.networks"),
         ("dair_hf.metrics.items", "import dair_hf.vqa.answers"),
         ("dair_hf.config", "import recipes.multiwoz_simpletod"),
     ],
 )
 def test_floor_rule_sees_violations(module: str, source: str) -> None:
     assert floor_violations(module, source) != []
+
+
+def test_floor_rule_names_what_a_new_room_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = floor_violations("dair_hf.audio.task", "import torch")
+    assert "the room 'audio' has no floor: add it to FLOORS" in found and "docs/architecture.md" in found
+    monkeypatch.setitem(FILES, "dair_hf.audio.task", ROOT)
+    monkeypatch.setitem(ROOMS, "audio", set())
+    (found,) = floor_violations("dair_hf.dialog.rows", "import dair_hf.audio.task")
+    assert "imports dair_hf.audio.task: the room 'audio' has no floor" in found
+
+
+def test_floor_rule_allows_what_is_below() -> None:
+    source = "import torch\nimport dair_hf.errors\nimport dair_hf.dialog.rows"
+    assert floor_violations("dair_hf.dialog.rows", source) == []
 
 
 def test_no_module_reaches_itself() -> None:

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dair_hf.data.view_columns import columns_of_views
-from dair_hf.dialog.config import DialogConfig, check_limits
-from dair_hf.dialog.text.rows import history_to_text
-from dair_hf.dialog.text.state import state_from_row, target_text
+from dair_hf.dialog.config import DialogConfig, Tokens
+from dair_hf.dialog.rows import history_to_text, state_from_row, target_text
 from dair_hf.errors import DataError
 from dair_hf.evaluation.target_tokens import added_tokens, target_affixes
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.state.conventions import resolve_convention
-
-if TYPE_CHECKING:
-    from dair_hf.modeling import ModelConfig
+from dair_hf.settings import check_fields
 
 CAUSAL_PROMPT = " <belief>"
 
@@ -58,8 +47,8 @@ class DialogEncoder:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    max_source_tokens: int = 512
-    max_target_tokens: int = 256
+    max_source_tokens: Tokens = 512
+    max_target_tokens: Tokens = 256
     causal: bool = False
     target_start: tuple[int, ...] = ()
     target_end: tuple[int, ...] | None = None
@@ -68,10 +57,11 @@ class DialogEncoder:
     views: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_fields(self)
         if self.target_end is None:
             if self.tokenizer.eos_token_id is None:
-                raise DataError(f"{type(self.tokenizer).__name__} has no end token for the targets; set eos_token")
+                # Generation would never end.
+                raise DataError(f"{type(self.tokenizer).__name__}: expected an end token for the targets, got none")
             object.__setattr__(self, "target_end", (self.tokenizer.eos_token_id,))
         resolve_convention(self.preset)
 
@@ -79,40 +69,18 @@ class DialogEncoder:
     def for_model(
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DialogConfig
     ) -> DialogEncoder:
-        """Return the encoder for a model with the settings of an experiment.
-
-        Raises:
-            DataError: The model has too few positions, or `target_affixes` raises.
-        """
+        """Return the encoder for a model with the settings of an experiment; refuse one with too few positions."""
         causal = not model.config.is_encoder_decoder
         source, target = config.max_source_tokens, config.max_target_tokens
         longest = source + target if causal else max(source, target)
         positions = getattr(model.config, "max_position_embeddings", None)
         if positions is not None and longest > positions:
             raise DataError(
-                f"max_source_tokens={source} and max_target_tokens={target}: {type(model).__name__} has {positions} "
-                f"positions{' for both together' if causal else ''}; lower them"
+                f"max_source_tokens={source} and max_target_tokens={target}: expected at most {positions} positions of "
+                f"{type(model).__name__}{', for both together' if causal else ''}"
             )
-        return cls(
-            tokenizer,
-            source,
-            target,
-            causal,
-            *target_affixes(model, tokenizer),
-            config.preset,
-            config.lower_case,
-        )
-
-    @classmethod
-    def for_settings(
-        cls, model: ModelConfig, tokenizer: PreTrainedTokenizerBase, config: DialogConfig
-    ) -> DialogEncoder:
-        """Return the encoder for the model that settings describe, without loading its weights.
-
-        Raises:
-            DataError: As for `for_model` and `dair_hf.modeling.load_model`.
-        """
-        return cls.for_model(_without_weights(model, tokenizer), tokenizer, config)
+        affixes = target_affixes(model, tokenizer)
+        return cls(tokenizer, source, target, causal, *affixes, config.preset, config.lower_case)
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
         """Return the model columns of a batch of rows; the augmented ones are None for rows without partner."""
@@ -171,21 +139,3 @@ class DialogEncoder:
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
-
-
-def _without_weights(model: ModelConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Return the model with its settings, but with no memory for its weights."""
-    from dair_hf.modeling import load_model, load_pretrained
-
-    name, remote_code = model.model_name_or_path, model.trust_remote_code
-    with torch.device("meta"):
-        if name is None:
-            return load_model(replace(model, lora_rank=0, neighbour_attention=0.0), tokenizer)
-        settings = load_pretrained(AutoConfig, name, f"model_name_or_path={name!r}", remote_code)
-        kind: Any = AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
-        network: PreTrainedModel = kind.from_config(settings, trust_remote_code=remote_code)
-    try:
-        network.generation_config = GenerationConfig.from_pretrained(name)
-    except OSError:
-        pass  # the checkpoint has none: that of its configuration stays
-    return network

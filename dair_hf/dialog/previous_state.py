@@ -12,16 +12,14 @@ from typing import Any
 from datasets import Dataset
 
 from dair_hf.data.view_columns import columns_of_views
-from dair_hf.dialog.text.rows import SYSTEM, USER
-from dair_hf.dialog.text.spans import normalize_name
-from dair_hf.dialog.text.state import state_from_row, target_text
+from dair_hf.dialog.rows import SYSTEM, USER, normalize_name, state_from_row, target_text
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.belief_text import parse, state_to_text
 
 History = Sequence[Mapping[str, str]]
 
 
-def since_previous_state(history: History, previous: str) -> list[dict[str, str]]:
+def _since_previous_state(history: History, previous: str) -> list[dict[str, str]]:
     """Return the short history of a turn: the previous state, and what was said since then."""
     return [{"speaker": SYSTEM, "text": previous}, *map(dict, history[_first_new(history) :])]
 
@@ -29,7 +27,8 @@ def since_previous_state(history: History, previous: str) -> list[dict[str, str]
 def with_gold_states(rows: Dataset, preset: str = "any_of") -> Dataset:
     """Return dialog rows with short histories, whose previous state is gold, and with the mentions in them."""
     if "augmented_history" in rows.column_names:
-        raise DataError("rows: they have partners already; shorten the histories first, then augment")
+        # The histories of the partners would stay long.
+        raise DataError("rows: expected none with partners, got augmented_history; shorten first, then augment")
     columns = [rows[name][:] for name in ("dialogue_id", "turn_id", "state")]
     states = {(name, turn): state for name, turn, state in zip(*columns, strict=True)}
 
@@ -39,7 +38,7 @@ def with_gold_states(rows: Dataset, preset: str = "any_of") -> Dataset:
         first = _first_new(row["history"])
         mentions = [{**m, "turn": m["turn"] - first + 1} for m in row["entities"] if m["turn"] >= first]
         return {
-            "history": since_previous_state(row["history"], previous),
+            "history": _since_previous_state(row["history"], previous),
             "entities": [*_mentions_in_state(previous, before, row["names"]), *mentions],
         }
 
@@ -67,7 +66,7 @@ def with_predicted_states(pairs: Dataset, predict: Callable[[list[list[dict[str,
     previous = dict.fromkeys(whole, "")
     for turn in range(max(map(len, ends.values()), default=0)):
         keys = [key for key in whole if turn < len(ends[key])]
-        inputs = [since_previous_state(whole[key][: ends[key][turn]], previous[key]) for key in keys]
+        inputs = [_since_previous_state(whole[key][: ends[key][turn]], previous[key]) for key in keys]
         for key, history, answer in zip(keys, inputs, predict(inputs), strict=True):
             short[(*key, ends[key][turn])] = history
             previous[key] = state_to_text(parse(answer))

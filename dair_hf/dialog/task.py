@@ -17,15 +17,15 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.few_pairs import keep_partners
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.view_columns import VIEWS
-from dair_hf.dialog.audit.audit import audit, names_of
+from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import DialogData
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.linking.venues import VENUES
+from dair_hf.dialog.linking.catalogs import VENUES
 from dair_hf.dialog.previous_state import with_gold_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
-from dair_hf.dialog.text.state import state_from_row
+from dair_hf.dialog.rows import state_from_row
 from dair_hf.evaluation.evaluator import NO_MASKS, Masks, PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import ratios_with_intervals
 from dair_hf.evaluation.views import PairIndex
@@ -39,39 +39,28 @@ ACCURACY = "joint_goal_accuracy"
 PRESET_ACCURACY = f"preset_{ACCURACY}"
 
 
-def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: str = "any_of") -> NDArray[Any]:
-    """Return which generated belief texts have the correct state.
+def _is_correct(predictions: Sequence[str], references: Sequence[Any], preset: str = "any_of") -> NDArray[Any]:
+    """Return which generated belief texts have the correct state, as in the column `state`: [N] bool.
 
-    Args:
-        predictions: [N] generated texts.
-        references: [N] states, as in the column `state`.
-        preset: Preset of the joint goal accuracy, applied to single rows (`pair_rules`).
-
-    Returns:
-        [N] bool.
+    The preset of the joint goal accuracy is applied to single rows.
 
     Example:
-        >>> is_correct(["hotel-area = east"], [[{"slot": "hotel-area", "values": ["east"]}]])
+        >>> _is_correct(["hotel-area = east"], [[{"slot": "hotel-area", "values": ["east"]}]])
         array([ True])
     """
     return joint_goal_correct(map(read_belief, predictions), map(state_from_row, references), preset=preset)
 
 
-def pair_rules(preset: str) -> str:
-    """Return the name of the rules of `is_correct`, which decide for each row, as figures of pairs need it."""
-    return resolve_pair_convention(preset, consistency_slots=None)[0]
-
-
-def accuracy_key(preset: str) -> str:
-    """Return the key, without view, of the accuracy by the preset's own rules in the metrics of `state_evaluator`."""
-    return ACCURACY if pair_rules(preset) == preset else PRESET_ACCURACY
-
-
 @dataclass(frozen=True)
-class StateEvaluator(PairEvaluator):
+class _StateEvaluator(PairEvaluator):
     """`PairEvaluator` that adds the joint goal accuracy of a convention that skips rows or has graded scores."""
 
     convention: Convention | None = None
+
+    @property
+    def accuracy_key(self) -> str:
+        """Key, without view, of the accuracy by the preset's own rules."""
+        return ACCURACY if self.convention is None else PRESET_ACCURACY
 
     def evaluate_views(
         self,
@@ -100,14 +89,11 @@ class StateEvaluator(PairEvaluator):
         return evaluation
 
 
-def state_evaluator(preset: str) -> StateEvaluator:
+def state_evaluator(preset: str) -> _StateEvaluator:
     """Return the evaluator of belief texts against the column `state`.
 
-    `original_joint_goal_accuracy`, CM and all other figures of pairs follow from `is_correct`, by the rules that
-    `pair_rules` names. If these are not the preset's own, the accuracy by the preset is added.
-
-    Args:
-        preset: Preset of the joint goal accuracy.
+    `original_joint_goal_accuracy`, CM and all other figures of pairs decide for each row, by the rules that the
+    evaluator's `preset` names. If these are not the preset's own, the accuracy by the preset is added.
 
     Example:
         >>> row = [{"slot": "hotel-area", "values": ["east"]}]
@@ -115,22 +101,23 @@ def state_evaluator(preset: str) -> StateEvaluator:
         >>> metrics["original_joint_goal_accuracy"], metrics["original_preset_joint_goal_accuracy"]
         (0.5, 1.0)
     """
-    return StateEvaluator(
-        functools.partial(is_correct, preset=preset),
+    rules = resolve_pair_convention(preset, consistency_slots=None)[0]
+    return _StateEvaluator(
+        functools.partial(_is_correct, preset=preset),
         references="state",
         accuracy_name=ACCURACY,
-        preset=pair_rules(preset),
-        convention=None if pair_rules(preset) == preset else resolve_convention(preset)[1],
+        preset=rules,
+        convention=None if rules == preset else resolve_convention(preset)[1],
     )
 
 
-def training_augmenter(config: DialogConfig, seed: int) -> EntityAugmenter:
+def _training_augmenter(config: DialogConfig, seed: int) -> EntityAugmenter:
     """Return the augmenter of the training rows."""
     slots = tuple(config.rename_slots)
     return EntityAugmenter(config.augmentation, seed=seed, slots=slots, covariant_only=config.covariant_only)
 
 
-def model_rows(rows: Dataset, config: DialogConfig) -> Dataset:
+def _model_rows(rows: Dataset, config: DialogConfig) -> Dataset:
     """Return training rows with the histories that the model reads: whole ones, or short ones with gold states."""
     return with_gold_states(rows, config.preset) if config.previous_state else rows
 
@@ -140,22 +127,15 @@ def training_pairs(
 ) -> Dataset | EpochPairs:
     """Encode training rows, with new partners in each epoch if the method uses partners.
 
-    Args:
-        rows: Training rows.
-        encoder: Encoder of the rows for the model.
-        config: Augmentation settings.
-        args: Method and seed.
-
-    Returns:
-        The training set for the trainer; without `redraw_partners`, one draw for all epochs.
+    Without `redraw_partners`, one draw serves all epochs.
     """
-    encoded = model_rows(rows, config).map(encoder, batched=True, desc="Tokenizing")
+    encoded = _model_rows(rows, config).map(encoder, batched=True, desc="Tokenizing")
     if not args.uses_partners:
         return encoded
     partners = replace(encoder, views=("augmented_",))
 
     def draw(epoch: int) -> Dataset:
-        pairs = redraw(encoded, training_augmenter(config, args.seed), epoch)
+        pairs = redraw(encoded, _training_augmenter(config, args.seed), epoch)
         pairs = keep_partners(pairs, config.pair_share, args.seed, groups="dialogue_id")
         return pairs.map(partners, batched=True, desc="Tokenizing partners")
 
@@ -167,14 +147,9 @@ def base_pairs(
 ) -> Dataset:
     """Encode the rows that a base is trained on; if its method uses partners, these have new names, drawn once.
 
-    Args:
-        rows: Rows of other dialogues, whose slots need not be those of the experiment: all their names are replaced.
-        encoder: Encoder of the rows for the model.
-        config: Augmentation settings.
-        args: Method and seed of the base.
-        num_proc: Number of processes, as in `Dataset.map`.
+    The slots of the rows need not be those of the experiment: all their names are replaced.
     """
-    encoded = model_rows(rows, config).map(encoder, batched=True, num_proc=num_proc, desc="Tokenizing base")
+    encoded = _model_rows(rows, config).map(encoder, batched=True, num_proc=num_proc, desc="Tokenizing base")
     if not args.uses_partners:
         return encoded
     slots = sorted({entry["slot"] for names in rows["names"] for entry in names})
@@ -185,14 +160,7 @@ def base_pairs(
 
 
 def base_settings(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig) -> dict[str, Any]:
-    """Return what determines the columns of `base_pairs` that a model reads, beside the tokenizer.
-
-    Args:
-        rows: As in `base_pairs`, as are the others.
-        encoder: See there.
-        config: See there.
-        args: See there.
-    """
+    """Return what determines the columns of `base_pairs` that a model reads, besides the tokenizer."""
     settings = {entry.name: getattr(encoder, entry.name) for entry in fields(encoder) if entry.name != "tokenizer"}
     settings |= {"rows": rows._fingerprint, "previous_state": config.previous_state}
     if args.uses_partners:
@@ -210,7 +178,7 @@ def evaluation_pairs(dialogs: DialogData, config: DialogConfig) -> Dataset:
 def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
     """Audit training and test pairs before training; print the reports and write them to `folder`.
 
-    Every process must call it; the first one does the work.
+    Every process must call it; the first one does the work. Returns the ceiling of the test pairs.
     """
     return on_first_rank(lambda: _audit_pairs(dialogs, config, encoder, folder))
 
@@ -218,13 +186,13 @@ def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncode
 def _audit_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
     import rich
 
-    train = redraw(model_rows(dialogs.train, config), training_augmenter(config, 0))
+    train = redraw(_model_rows(dialogs.train, config), _training_augmenter(config, 0))
     # Previous states are predicted only after training; the audit takes the gold ones.
-    test = evaluation_pairs(dialogs._replace(test=model_rows(dialogs.test, config)), config)
+    test = evaluation_pairs(dialogs._replace(test=_model_rows(dialogs.test, config)), config)
     venues = VENUES if config.source == "multiwoz" else None
     reports = {
         "train": audit(train, names=venues, encoder=encoder),
-        "test": audit(test, train=names_of(train), names=venues, encoder=encoder),
+        "test": audit(test, train=train, names=venues, encoder=encoder),
     }
     for name, report in reports.items():
         rich.print(report.to_table(f"Audit of the {name} pairs"))

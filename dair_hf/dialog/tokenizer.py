@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from datasets import Dataset
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from dair_hf.errors import DataError
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.rows import history_to_text, state_from_row, target_text
 
 PAD, END = "<pad>", "</s>"
 SPEAKERS = ("<user>", "<system>")
@@ -40,7 +43,7 @@ def _normalizer() -> normalizers.Normalizer:
     return normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()])
 
 
-def count_words(texts: Iterable[str]) -> Counter[str]:
+def _count_words(texts: Iterable[str]) -> Counter[str]:
     """Count the words of texts, each with a mark for the space before it."""
     normalizer, splitter = _normalizer(), _splitter()
     words: Counter[str] = Counter()
@@ -77,9 +80,6 @@ def build_tokenizer(
         keep_words: Words that are one token even if a name contains them, such as "the".
         model_max_length: Maximum length that is stored with the tokenizer.
 
-    Raises:
-        DataError: `vocab_size` or `min_count` is not positive, or the texts have no word.
-
     Example:
         >>> tokenizer = build_tokenizer(["is oak house free ?", "is it free ?"], ["oak house"])
         >>> tokenizer.tokenize("is oak free")
@@ -87,12 +87,8 @@ def build_tokenizer(
         >>> tokenizer.decode(tokenizer("is Zoë free ?").input_ids, skip_special_tokens=True)
         'is zoë free ?'
     """
-    if vocab_size < 1 or min_count < 1:
-        raise DataError(f"vocab_size and min_count must be at least 1, found {vocab_size} and {min_count}")
-    words = count_words(texts)
-    if not words:
-        raise DataError("the texts hold no word; give the histories and belief texts of the training rows")
-    names, exceptions = ({w.removeprefix(_SPACE) for w in count_words(part)} for part in (name_words, keep_words))
+    words = _count_words(texts)
+    names, exceptions = ({w.removeprefix(_SPACE) for w in _count_words(part)} for part in (name_words, keep_words))
     spelled = names - exceptions
     whole = sorted(
         (word for word, count in words.items() if count >= min_count and word.removeprefix(_SPACE) not in spelled),
@@ -126,3 +122,36 @@ def build_tokenizer(
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def tokenizer_for(rows: Iterable[Dataset], config: DialogConfig) -> PreTrainedTokenizerFast:
+    """Build a tokenizer from training rows that spells names character by character.
+
+    A word of a name is one token only if it is also a word of sentences ("the", "south", "house"): it occurs at least
+    20 times outside names, and at least as often as inside.
+    """
+    texts: list[str] = []
+    outside: list[str] = []
+    names: set[str] = set()
+    for dataset in rows:
+        # The last row of a dialogue has all its utterances.
+        last = {name: index for index, name in enumerate(dataset["dialogue_id"][:])}
+        for row in dataset.select(list(last.values())):
+            texts += [history_to_text(row["history"]), target_text(state_from_row(row["state"]), config.preset)]
+            outside += _without_mentions(row)
+            names.update(form for entry in row["names"] for form in entry["forms"])
+    in_all, in_sentences = _count_words(texts), _count_words(outside)
+    common = [word for word, count in in_sentences.items() if count >= 20 and 2 * count >= in_all[word]]
+    return build_tokenizer(
+        texts, names, vocab_size=config.vocabulary, keep_words=common, model_max_length=config.max_source_tokens
+    )
+
+
+def _without_mentions(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the utterances of a row without the names that they mention."""
+    for turn, utterance in enumerate(row["history"]):
+        text = utterance["text"]
+        spans = sorted(((m["start"], m["end"]) for m in row["entities"] if m["turn"] == turn), reverse=True)
+        for start, end in spans:
+            text = text[:start] + " " + text[end:]
+        yield text

@@ -13,8 +13,8 @@ from datasets import load_from_disk
 
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import load_dialogs
-from dair_hf.dialog.readers.sources import multiwoz_files, sgd_files, woz2_downloads
-from dair_hf.dialog.text.rows import FEATURES
+from dair_hf.dialog.readers.files import downloads
+from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 from tests.data_scripts.scripts import ROOT, Done, mirror_path, run_script, served
 from tests.dialog.readers import test_woz2
@@ -185,7 +185,7 @@ def test_one_line_errors_leave_no_files(tmp_path: Path, source: str, output: str
 def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Local server with the paths of the public repository and small files, and its folder."""
     root = tmp_path / "mirror"
-    files = {file.name: mirror_path(root, file) for file in multiwoz_files("2.2", "dev", "http://mirror")}
+    files = {file.name: mirror_path(root, file) for file in downloads("2.2", "dev", "http://mirror")}
     shutil.copy(FIXTURES / "dev" / "dialogues_001.json", files["dev/dialogues_001.json"])
     files["dev/dialogues_002.json"].write_text("[]")
     shutil.copy(FIXTURES / "schema.json", files["schema.json"])
@@ -203,22 +203,12 @@ def test_a_download_that_differs_from_its_checksum_is_refused(tmp_path: Path, mi
     assert not (tmp_path / "out").exists()
 
 
-def test_pinned_manifests() -> None:
-    files = multiwoz_files("2.2") + multiwoz_files("2.1") + sgd_files() + woz2_downloads()
-    assert len(files) == 1 + 17 + 2 + 2 + 3 + 3 + 127 + 20 + 34 + 3
-    assert len({file.url for file in files}) == len(files)
-    assert all("/master/" not in file.url and "/main/" not in file.url for file in files)
-    known = {file.name for file in files if file.sha256}
-    assert known == {"schema.json", "val.json.zip", "test.json.zip", *test_woz2.FILES.values()}
-    assert all(len(file.sha256 or "0" * 64) == 64 for file in files)
-
-
 @pytest.mark.realdata
 @pytest.mark.slow
 def test_known_checksums_are_those_of_the_public_files(real_data: Path, tmp_path: Path) -> None:
     root = tmp_path / "mirror"
     for split, name in (("dev", "val.json.zip"), ("test", "test.json.zip")):
-        (file,) = multiwoz_files("2.1", split, "http://mirror")
+        (file,) = downloads("2.1", split, "http://mirror")
         shutil.copy(real_data / "multiwoz21" / name, mirror_path(root, file))
     with served(root) as host:
         arguments = ("--download", "--version", "2.1", "--split", "dev", "test", "--source", tmp_path / "down")
@@ -234,7 +224,7 @@ def test_known_checksums_are_those_of_the_public_files(real_data: Path, tmp_path
 @pytest.mark.realdata
 @pytest.mark.slow
 def test_woz2_is_downloaded_and_verified(real_data: Path, tmp_path: Path) -> None:
-    root, files = tmp_path / "mirror", woz2_downloads(host="http://mirror")
+    root, files = tmp_path / "mirror", downloads("woz2", host="http://mirror")
     with zipfile.ZipFile(real_data / "woz2" / "woz2.zip") as archive:
         for file in files:
             mirror_path(root, file).write_bytes(archive.read(file.name))

@@ -1,4 +1,4 @@
-"""A tiny model of every family memorizes a few rows and generates them: targets equal generated text."""
+"""A tiny model of each kind memorizes a few rows and generates them: targets equal generated text."""
 
 from __future__ import annotations
 
@@ -18,12 +18,8 @@ from transformers import (
     LlamaForCausalLM,
     MBartConfig,
     MBartForConditionalGeneration,
-    PegasusConfig,
-    PegasusForConditionalGeneration,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -31,7 +27,7 @@ from transformers import (
 from dair_hf import PairEvaluator
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.text.state import state_from_row
+from dair_hf.dialog.rows import state_from_row
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 from tests.fixtures import tiny
@@ -61,10 +57,6 @@ def build(family: str) -> PreTrainedModel:
         return T5ForConditionalGeneration(
             T5Config(**SIZES, **sizes, **tokens, dropout_rate=0.0, tie_word_embeddings=False)
         )
-    if family == "pegasus":
-        return PegasusForConditionalGeneration(
-            PegasusConfig(**BART, decoder_start_token_id=PAD, forced_eos_token_id=END, scale_embedding=True)
-        )
     if family == "gpt2":
         sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
         rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -73,8 +65,6 @@ def build(family: str) -> PreTrainedModel:
         )
     if family == "llama":
         return LlamaForCausalLM(LlamaConfig(**LLAMA))
-    if family == "qwen2":
-        return Qwen2ForCausalLM(Qwen2Config(**LLAMA))
     if family == "bart":
         model: PreTrainedModel = BartForConditionalGeneration(BartConfig(**BART, decoder_start_token_id=END))
         model.generation_config.forced_bos_token_id = START
@@ -118,7 +108,7 @@ def pairs() -> datasets.Dataset:
     return datasets.Dataset.from_list(rows)
 
 
-@pytest.mark.parametrize("family", ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama", "qwen2"])
+@pytest.mark.parametrize("family", ["bart", "mbart", "mbart50", "t5", "gpt2", "llama"])
 def test_memorized_rows_are_all_correct(family: str, tmp_path: Path) -> None:
     model, known = build(family), tokenizer()
     encoder = DialogEncoder.for_model(model, known, DialogConfig(max_source_tokens=32, max_target_tokens=16))

@@ -11,16 +11,18 @@ from datasets import Dataset
 from dair_hf import DAIRConfig
 from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import load_dialogs, tokenizer_for
+from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_gold_states, with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.dialog.rows import Mention, NameEntry, RowBuilder, Utterance
 from dair_hf.dialog.task import check_pairs, training_pairs
-from dair_hf.dialog.text.rows import Mention, NameEntry, RowBuilder, Utterance, validate_rows
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.belief_text import parse
+from tests.fixtures.dialogs import require_sound_rows
 
 Json = dict[str, Any]
 FOOD, AREA = "restaurant-food", "restaurant-area"
@@ -54,7 +56,7 @@ def texts(row: Json, column: str = "history") -> list[str]:
 
 def test_gold_states_by_hand() -> None:
     short = with_gold_states(rows())
-    validate_rows(short)
+    require_sound_rows(short)
     assert [texts(row) for row in short] == [
         ["system: ", "user: thai food ?"],
         ["system: restaurant-food = thai", "user: in the north ?"],
@@ -70,7 +72,7 @@ def test_gold_states_by_hand() -> None:
         [("thai", "thai", 0), ("thai", "thai", 1), ("greek", "greek", 2)],
     ]
     assert short["state"][:] == rows()["state"][:]
-    with pytest.raises(DataError, match="they have partners already; shorten the histories first"):
+    with pytest.raises(DataError, match="augmented_history"):
         with_gold_states(redraw(rows(), EntityAugmenter(slots=[FOOD])))
 
 

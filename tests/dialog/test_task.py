@@ -12,21 +12,20 @@ import pytest
 
 from dair_hf import DAIRConfig, EpochPairs
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import load_dialogs, tokenizer_for
+from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.task import (
-    accuracy_key,
+    _is_correct,
     base_pairs,
     base_settings,
     check_pairs,
     evaluation_pairs,
-    is_correct,
-    pair_rules,
     state_evaluator,
     training_pairs,
 )
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy
@@ -178,8 +177,8 @@ def test_targets_that_score_as_wrong_are_refused_unless_allowed(tmp_path: Path) 
 def test_is_correct() -> None:
     references = [[{"slot": "hotel-name", "values": ["Acorn", "acorn house"]}]] * 3
     answers = ["hotel-name = Acorn", "hotel-name = acorn | acorn house", ""]
-    assert is_correct(answers, references).tolist() == [True, False, False]
-    assert is_correct(answers, references, preset="parlai_v22").tolist() == [False, True, False]
+    assert _is_correct(answers, references).tolist() == [True, False, False]
+    assert _is_correct(answers, references, preset="parlai_v22").tolist() == [False, True, False]
 
 
 # Four rows; the third has no partner. Answers and references of both views, and the dialogues.
@@ -216,7 +215,7 @@ def test_the_accuracy_of_a_preset_is_that_of_the_metric(preset: str) -> None:
                 preset=preset,
             )
             for end in ("", "_low", "_high"):
-                found = metrics[f"{prefix}{view}_{accuracy_key(preset)}{end}"]
+                found = metrics[f"{prefix}{view}_{state_evaluator(preset).accuracy_key}{end}"]
                 right = expected[f"joint_goal_accuracy{end}"]
                 assert found == pytest.approx(right, nan_ok=True), (view, prefix, end)
 
@@ -242,7 +241,7 @@ def test_figures_of_pairs_decide_for_every_row() -> None:
         "parlai_v22": "parlai_v22(empty_answer=score)",
         "dair_released": "dair_released(consistency_slots=all, empty_answer=score)",
     }
-    assert pair_rules("sgd_fuzzy") == "sgd_fuzzy, scores of 1"
+    assert state_evaluator("sgd_fuzzy").preset == "sgd_fuzzy, scores of 1"
 
 
 def test_dialogues_keep_their_partners_in_every_epoch_or_in_none(tmp_path: Path) -> None:

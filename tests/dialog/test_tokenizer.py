@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from dair_hf.dialog.tokenizer import DELIMITERS, END, PAD, SPEAKERS, build_tokenizer
-from dair_hf.errors import DataError
 
 TEXTS = [
     "<user> is oak house free at 12:30 ? <system> yes , it's free .",
@@ -129,14 +128,3 @@ def test_vocab_size_and_min_count_limit_the_whole_words():
 
 def test_the_vocabulary_does_not_depend_on_the_order_of_the_texts():
     assert build_tokenizer(TEXTS).get_vocab() == build_tokenizer(reversed(TEXTS)).get_vocab()
-
-
-@pytest.mark.parametrize("settings_", [{"vocab_size": 0}, {"min_count": 0}])
-def test_settings_out_of_range_are_refused(settings_):
-    with pytest.raises(DataError, match="must be at least 1"):
-        build_tokenizer(TEXTS, **settings_)
-
-
-def test_texts_without_a_word_are_refused():
-    with pytest.raises(DataError, match="the texts hold no word"):
-        build_tokenizer(["", "  "])

@@ -16,7 +16,7 @@ import torch
 import transformers
 from datasets import load_from_disk
 
-from dair_hf.dialog.data import read_rows
+from dair_hf.dialog.data import read_dialogs
 from dair_hf.errors import DataError
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
@@ -169,7 +169,7 @@ def test_a_method_its_figures_and_its_table(data: Path, trained: Path, monkeypat
     folder = trained / "multiwoz21" / "runs" / "dair_lambda0.02_seed0"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    rows = read_rows(trained / "data" / "multiwoz21", "test")
+    rows = read_dialogs(trained / "data" / "multiwoz21", "test")
     rows = rows.select(range(12))  # of six dialogues
     encode = runpy.run_path(str(ROOT / "recipes" / "multiwoz_simpletod.py"))["DialogEncoder"]
     encoder = encode(tokenizer, 832, 192, causal=True, lower_case=True)

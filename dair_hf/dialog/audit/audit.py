@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from datasets import Dataset
 
 from dair_hf.dialog.audit.ceiling import Ceiling, find_ceiling
 from dair_hf.dialog.audit.leftovers import LeftoverSearch
-from dair_hf.dialog.audit.pair import Pair, read_pair
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.text.spans import normalize_name
+from dair_hf.dialog.rows import normalize_name, state_from_row
 from dair_hf.errors import DataError
 from dair_hf.io.records import paused_gc
 
@@ -23,87 +21,58 @@ if TYPE_CHECKING:
 COLUMNS = ("row_id", "dialogue_id", "history", "state", "names", "augmented_history", "augmented_state")
 
 
-class Check(NamedTuple):
-    """Check of an audit.
-
-    Attributes:
-        description: What is wrong.
-        unit: What the count is a share of.
-        remedy: What to do about it.
-        limit: Largest sound share; None if the user must judge.
-    """
+class _Check(NamedTuple):
+    """What is wrong, what to do about it, and the largest sound share of the dialogues with a partner."""
 
     description: str
-    unit: str
     remedy: str
-    limit: float | None = 0.0
+    limit: float = 0.003
 
 
-# In the order of the printed table. The last five are found by `LeftoverSearch`, which errs now and then: "into
-# contemporary art" is not the gallery Contemporary Art.
+# In the order of the printed table. The last five err now and then: "into contemporary art" is not the gallery
+# Contemporary Art.
 CHECKS = {
-    "unchanged_pairs": Check(
-        "augmented view equals the original",
-        "pairs",
-        "set both augmented columns to None: an identical partner costs time and has no effect",
-    ),
-    "original_name_missing_in_text": Check(
-        "original state has a name that its history does not",
-        "rows",
-        "check the reader's mentions and the annotation; the model can only memorize such a name",
-        limit=None,
-    ),
-    "name_missing_in_text": Check(
-        "new name in the augmented state is missing from the augmented history",
-        "pairs",
+    "name_missing_in_text": _Check(
+        "a new name of the augmented state is missing from the augmented text",
         "augment with mentioned_only=True, or let the reader find these mentions",
+        limit=0.0,
     ),
-    "value_lost_from_text": Check(
-        "a value of the state is in the original history, but no longer in the augmented one",
-        "pairs",
+    "value_lost_from_text": _Check(
+        "a value of the state is in the original text, but no longer in the augmented one",
         "augment with mentioned_only=True: the model can only memorize such a value",
+        limit=0.0,
     ),
-    "leaked_names": Check(
+    "leaked_names": _Check(
         "a new name of this data is a name of the training data",
-        "pairs",
         "draw the names of the two splits from disjoint banks",
+        limit=0.0,
     ),
-    "known_names": Check(
+    "known_names": _Check(
         "a name of another dialogue or of the data base stays in the augmented text or state",
-        "renamed dialogues",
         "let the reader find this name",
-        limit=0.003,
     ),
-    "leftover_names": Check(
+    "leftover_names": _Check(
         "an old name, or a part that identifies it, is left in the augmented text",
-        "renamed dialogues",
         "let the reader find these mentions",
-        limit=0.003,
     ),
-    "names_kept_in_state": Check(
+    "names_kept_in_state": _Check(
         "a slot kept the old name of a renamed entity",
-        "renamed dialogues",
         "let the reader add the value to the forms of the entity",
-        limit=0.003,
     ),
-    "two_new_names": Check(
+    "two_new_names": _Check(
         "one entity got two new names",
-        "renamed dialogues",
         "let the reader link both spellings to one entity",
-        limit=0.003,
     ),
-    "renamed_common_words": Check(
+    "renamed_common_words": _Check(
         "words that name nothing were renamed",
-        "renamed dialogues",
         "let the reader drop annotations that only describe a kind of place",
-        limit=0.003,
     ),
 }
 
 
 @dataclass
-class Finding:
-    """Result of a check: how often it failed, out of how many, and the first examples (row id and name)."""
+class _Finding:
+    """Result of a check: in how many dialogues it failed, out of how many, and the first examples (row id and name)."""
 
     count: int = 0
     of: int = 0
@@ -117,14 +86,13 @@ class Finding:
 
 @dataclass
 class AuditReport:
-    """Result of an audit."""
+    """Result of an audit; the findings count dialogues with a partner."""
 
     rows: int
     pairs: int
     no_partner: int
     dialogues: int
-    findings: dict[str, Finding]
-    length_ratio: dict[str, float]
+    findings: dict[str, _Finding]
     ceiling: Ceiling | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,33 +114,28 @@ class AuditReport:
         table.add_row("with a partner", str(self.pairs), str(self.rows), "")
         table.add_row("without a partner", str(self.no_partner), str(self.rows), "")
         for name, finding in self.findings.items():
-            description, unit = CHECKS[name][:2]
-            table.add_row(description, str(finding.count), f"{finding.of} {unit}", ", ".join(finding.examples))
-        for name, value in self.length_ratio.items():
-            table.add_row(f"length ratio, {name}", f"{value:.2f}", "", "")
-        for description, count, of, examples in [] if self.ceiling is None else self.ceiling.lines():
-            table.add_row(description, str(count), f"{of} rows", examples)
+            of, examples = f"{finding.of} renamed dialogues", ", ".join(finding.examples)
+            table.add_row(CHECKS[name].description, str(finding.count), of, examples)
+        for description, count, rows, ids in [] if self.ceiling is None else self.ceiling.lines():
+            table.add_row(description, str(count), f"{rows} rows", ids)
         return table
 
     def raise_if_unsound(self, limits: Mapping[str, float] | None = None) -> None:
-        """Refuse pairs that fail checks."""
-        limits = dict(limits or {})
-        unknown = [name for name in limits if name not in self.findings]
-        if unknown:
-            raise DataError(f"limits: {unknown} not checked; choose from {sorted(self.findings)}")
-        if not self.pairs:
-            raise DataError(
-                f"audit: none of {self.rows} rows has a partner; check the slots to augment and the mentions"
-            )
-        failing = []
+        """Raise an error for pairs that fail checks.
+
+        Args:
+            limits: Check -> largest share of the dialogues, in place of its own.
+
+        Raises:
+            DataError: No row has a partner, or a check fails in a larger share.
+        """
+        failing = [] if self.pairs else [f"none of {self.rows} rows has a partner"]
         for name, finding in self.findings.items():
             check = CHECKS[name]
-            limit = limits.get(name, check.limit)
-            if limit is not None and finding.share > limit:
-                failing.append(
-                    f"{name}: {finding.count} of {finding.of} {check.unit} ({check.description}), limit {limit:g}, "
-                    f"for instance {', '.join(finding.examples)}; {check.remedy}"
-                )
+            limit = (limits or {}).get(name, check.limit)
+            if finding.share > limit:
+                found = f"{finding.count} of {finding.of} renamed dialogues, for instance {', '.join(finding.examples)}"
+                failing.append(f"{name} (limit {limit:g}): {check.description}: {found}; {check.remedy}")
         if failing:
             raise DataError("audit: the pairs are unsound:\n  " + "\n  ".join(failing))
 
@@ -196,83 +159,55 @@ def audit(
         max_examples: Number of examples of each finding.
 
     Raises:
-        DataError: A column is missing, the dataset is empty, or only one augmented column of a row is None.
+        DataError: Only one augmented column of a row is None, or the views have different numbers of utterances.
 
     Example:
         >>> report = audit(test_pairs, train=train_pairs)  # doctest: +SKIP
         >>> rich.print(report.to_table())  # doctest: +SKIP
         >>> report.raise_if_unsound()  # doctest: +SKIP
     """
-    known = None
-    if train is not None:
-        known = names_of(train) if isinstance(train, Dataset) else set(map(normalize_name, train))
-    run = _Audit(known, names or {}, max_examples)
+    trained = _names_of(train) if isinstance(train, Dataset) else None if train is None else set(train)
+    search = LeftoverSearch(names, trained)
+    pairs, dialogues = 0, set[str]()
     with paused_gc():
-        for pair in _pairs(dataset):
-            run.add(pair)
-        return run.report(None if encoder is None else find_ceiling(dataset, encoder, max_examples))
+        for row in _rows_of(dataset):
+            original, augmented = row["history"], row["augmented_history"]
+            has_state = row["augmented_state"] is not None
+            if (augmented is not None) != has_state or (has_state and len(augmented) != len(original)):
+                raise DataError(
+                    f"row {row['row_id']!r}: expected augmented_history with {len(original)} utterances and "
+                    f"augmented_state, or neither, got {augmented!r:.60} and {row['augmented_state']!r:.60}"
+                )
+            pairs += has_state
+            dialogues.add(row["dialogue_id"])
+            types = [form for entry in row["names"] if _is_type(entry["slot"]) for form in entry["forms"]]
+            state, other = (state_from_row(row[column] or ()) for column in ("state", "augmented_state"))
+            views = original, state, augmented, other if has_state else None
+            search.add(row["dialogue_id"], row["row_id"], *views, types)
+        findings = {
+            name: _Finding(len(examples), search.renamed, examples[:max_examples])
+            for name, examples in search.findings().items()
+        }
+        ceiling = None if encoder is None else find_ceiling(dataset, encoder, max_examples)
+    return AuditReport(len(dataset), pairs, len(dataset) - pairs, len(dialogues), findings, ceiling)
 
 
-def names_of(dataset: Dataset) -> set[str]:
-    """Return all names of a paired dataset, normalized: spellings of its entities and new names."""
-    return {name for pair in _pairs(dataset) for name in (*pair.owners, *pair.new_names)}
+def _names_of(dataset: Dataset) -> set[str]:
+    """Return all names of a paired dataset, normalized: spellings of its entities and new values of its states."""
+    names: set[str] = set()
+    for row in _rows_of(dataset):
+        names.update(form for entry in row["names"] for form in (entry["name"], *entry["forms"]))
+        state = state_from_row(row["state"])
+        for slot, values in state_from_row(row["augmented_state"] or ()).items():
+            names.update(value for value in values if value not in state.get(slot, ()))
+    return set(map(normalize_name, names))
 
 
-def _pairs(dataset: Dataset, batch_size: int = 1000) -> Iterator[Pair]:
-    missing = [column for column in COLUMNS if column not in dataset.column_names]
-    if missing:
-        raise DataError(f"audit: columns {missing} are missing (found {dataset.column_names}); augment the rows first")
-    if not len(dataset):
-        raise DataError("audit: the dataset has no rows; check the split")
+def _rows_of(dataset: Dataset, batch_size: int = 1000) -> Iterator[dict[str, Any]]:
     for table in dataset.select_columns(list(COLUMNS)).with_format("arrow").iter(batch_size):
-        columns = [table[column].to_pylist() for column in COLUMNS]
-        for values in zip(*columns, strict=True):
-            yield read_pair(dict(zip(COLUMNS, values, strict=True)))
+        yield from table.to_pylist()
 
 
-class _Audit:
-    """Sums of an audit over the pairs."""
-
-    def __init__(self, known: set[str] | None, names: Mapping[str, Iterable[str]], max_examples: int) -> None:
-        self.findings = {name: Finding() for name in CHECKS if name != "leaked_names" or known is not None}
-        self.known = known
-        self.max_examples = max_examples
-        self.rows = 0
-        self.length_ratios: list[float] = []
-        self.dialogues: set[str] = set()
-        self.search = LeftoverSearch(names)
-
-    def add(self, pair: Pair) -> None:
-        self.rows += 1
-        views = pair.history, pair.state, pair.augmented_history, pair.augmented_state
-        self.search.add(pair.dialogue_id, pair.row_id, *views, pair.types)
-        self.dialogues.add(pair.dialogue_id)
-        self._note("original_name_missing_in_text", pair, pair.names_missing_in_text())
-        if pair.augmented_history is None:
-            return
-        self.length_ratios.append(pair.length_ratio())
-        self._note("unchanged_pairs", pair, [""] if pair.is_unchanged() else [])
-        self._note("name_missing_in_text", pair, pair.new_names_missing_in_text())
-        self._note("value_lost_from_text", pair, pair.values_lost_from_text())
-        if self.known is not None:
-            self._note("leaked_names", pair, sorted(pair.new_names & self.known))
-
-    def report(self, ceiling: Ceiling | None) -> AuditReport:
-        for name, examples in self.search.findings().items():
-            self.findings[name] = Finding(len(examples), examples=examples[: self.max_examples])
-        pairs, dialogues = len(self.length_ratios), len(self.dialogues)
-        totals = {"rows": self.rows, "pairs": pairs, "renamed dialogues": self.search.renamed}
-        for name, finding in self.findings.items():
-            finding.of = totals[CHECKS[name].unit]
-        ratios = {}
-        if pairs:
-            median, high, most = np.percentile(self.length_ratios, [50, 95, 100]).tolist()
-            ratios = {"median": median, "p95": high, "max": most}
-        return AuditReport(self.rows, pairs, self.rows - pairs, dialogues, self.findings, ratios, ceiling)
-
-    def _note(self, name: str, pair: Pair, examples: Sequence[str]) -> None:
-        if examples:
-            finding = self.findings[name]
-            finding.count += 1
-            if len(finding.examples) < self.max_examples:
-                finding.examples.append(f"{pair.row_id} {examples[0]!r}" if examples[0] else pair.row_id)
+def _is_type(slot: str) -> bool:
+    """Return whether the values of a renamed slot are types, of which a place has one, and no names of places."""
+    return slot.rpartition("-")[2] in ("food", "cuisine", "type")

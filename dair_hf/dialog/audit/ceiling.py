@@ -16,19 +16,18 @@ from numpy.typing import NDArray
 
 from dair_hf.data.view_columns import VIEW_PREFIXES, VIEWS
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.text.spans import NO_NAME, contains_name, normalize_name
-from dair_hf.dialog.text.state import state_from_row
+from dair_hf.dialog.rows import NO_NAME, contains_name, normalize_name, state_from_row
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
-BATCH_SIZE = 1000
+_BATCH_SIZE = 1000
 
 
 @dataclass
-class ViewCeiling:
+class _ViewCeiling:
     """Ceiling of one view."""
 
     rows: int = 0
@@ -46,17 +45,11 @@ class ViewCeiling:
 
 @dataclass
 class Ceiling:
-    """Ceiling of both views.
-
-    Attributes:
-        preset: Preset of the joint goal accuracy.
-        views: "original" and "augmented" -> ceiling of the view.
-        attainable: `[N]` bool, rows that count as `right` and `in_input` in each of their views.
-    """
+    """Ceiling of both views."""
 
     preset: str
-    views: dict[str, ViewCeiling]
-    attainable: NDArray[np.bool_]
+    views: dict[str, _ViewCeiling]  # "original" and "augmented"
+    attainable: NDArray[np.bool_]  # [N], rows that count as `right` and `in_input` in each of their views
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ceiling as plain values for JSON, `attainable` as a count."""
@@ -74,11 +67,7 @@ class Ceiling:
         return lines
 
     def raise_if_low(self) -> None:
-        """Refuse gold targets that score as wrong.
-
-        Raises:
-            DataError: A gold target scores as wrong. The message shows examples before and after encoding.
-        """
+        """Raise an error if a gold target scores as wrong, with examples before and after encoding."""
         low = {variant: view for variant, view in self.views.items() if view.right < view.rows}
         if not low:
             return
@@ -90,21 +79,18 @@ class Ceiling:
             for example in view.examples[:1]
         ]
         raise DataError(
-            f"ceiling: only {counts} of the gold targets score right by preset {self.preset!r}, so no model can do "
-            f"better: {'; '.join(examples)}. If the end is missing, raise max_target_tokens; if characters differ, use "
-            "a tokenizer that keeps them or a preset that ignores case; or train anyway with allow_low_ceiling=true"
+            f"ceiling: only {counts} of the gold targets score right by preset {self.preset!r}: {'; '.join(examples)}; "
+            "raise max_target_tokens if the end is missing, or set allow_low_ceiling=true"
         )
 
 
 def find_ceiling(pairs: Dataset, encoder: DialogEncoder, max_examples: int = 5) -> Ceiling:
     """Score the gold targets of both views like predictions."""
-    if not len(pairs):
-        raise DataError("ceiling: the dataset has no rows; check the split")
-    views = {variant: ViewCeiling() for variant in VIEWS}
+    views = {variant: _ViewCeiling() for variant in VIEWS}
     attainable = []
     columns = [f"{prefix}{name}" for prefix in VIEW_PREFIXES for name in ("history", "state")]
     columns = [column for column in columns if column in pairs.column_names]
-    for table in pairs.select_columns([*columns, "row_id", "names"]).with_format("arrow").iter(BATCH_SIZE):
+    for table in pairs.select_columns([*columns, "row_id", "names"]).with_format("arrow").iter(_BATCH_SIZE):
         batch = {column: table[column].to_pylist() for column in table.column_names}
         encoded = encoder({column: batch[column] for column in columns})
         reachable = np.ones(len(batch["row_id"]), dtype=bool)
@@ -149,7 +135,7 @@ class _View:
         return True
 
 
-def _add(ceiling: ViewCeiling, views: Sequence[_View], encoder: DialogEncoder, max_examples: int) -> NDArray[np.bool_]:
+def _add(ceiling: _ViewCeiling, views: Sequence[_View], encoder: DialogEncoder, max_examples: int) -> NDArray[np.bool_]:
     """Add views to the counts; return which of them are attainable."""
     ends = {*(encoder.target_end or ())[:1], encoder.tokenizer.eos_token_id, encoder.tokenizer.pad_token_id}
     # Like a prediction: up to the first end token, decoded without special tokens.

@@ -15,10 +15,11 @@ from functools import lru_cache, partial
 from itertools import combinations
 from typing import NamedTuple
 
-from dair_hf.dialog.audit.pair import History, State
-from dair_hf.dialog.text.spans import NO_NAME, normalize_name
+from dair_hf.dialog.rows import NO_NAME, UNSPOKEN, contains_name, excluded_value, normalize_name
 
 Words = tuple[str, ...]
+History = Sequence[Mapping[str, str]]
+State = Mapping[str, Sequence[str]]
 
 _TOKEN = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 # Words of sentences and kinds of places. They identify no name even if they are rare in a small data set.
@@ -104,16 +105,19 @@ class _Dialogue:
     types: set[Words] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     pairs: set[tuple[str, str]] = field(default_factory=set)
+    # Check of single rows -> first row that fails it.
+    faults: dict[str, str] = field(default_factory=dict)
     has_partner: bool = False
 
 
 class LeftoverSearch:
-    """Search for errors of a renaming."""
+    """Search for errors of a renaming; `names` are known by slot, `trained` those of the training data, if given."""
 
-    def __init__(self, names: Mapping[str, Iterable[str]] | None = None) -> None:
+    def __init__(self, names: Mapping[str, Iterable[str]] | None = None, trained: Iterable[str] | None = None) -> None:
         self._dialogues: dict[str, _Dialogue] = {}
         # Slot -> known names, and the slots whose values were renamed.
         self._known = {slot: set(map(_name_keys, values)) for slot, values in (names or {}).items()}
+        self._trained = None if trained is None else set(map(normalize_name, trained))
         self._renamed_slots: set[str] = set()
         self._towns: set[Words] = set()
         self._outside: Counter[str] | None = None
@@ -146,6 +150,8 @@ class LeftoverSearch:
         if augmented_history is None or augmented_state is None:
             return
         dialogue.has_partner = True
+        for check, value in self._faults_of(history, state, augmented_history, augmented_state):
+            dialogue.faults.setdefault(check, f"{row_id} {value!r}")
         for turn, other in zip(history, augmented_history, strict=True):
             pair = turn["text"], other["text"]
             if pair not in dialogue.pairs:
@@ -163,20 +169,33 @@ class LeftoverSearch:
                     key = _keys(old), _keys(after[min(index, len(after) - 1)])
                     dialogue.replaced.setdefault(key, _Replacement(*key, "", row_id))
 
+    def _faults_of(self, history: History, state: State, other: History, new: State) -> Iterator[tuple[str, str]]:
+        """Yield the checks that a single pair fails, with the value."""
+        before, after = ("\n".join(normalize_name(turn["text"]) for turn in view) for view in (history, other))
+        for slot, values in new.items():
+            old = set(map(normalize_name, state.get(slot, ())))
+            for value in values:
+                name = normalize_name(value)
+                if name in old or name in NO_NAME:
+                    continue
+                if not contains_name(after, normalize_name(excluded_value(value) or value)):
+                    yield "name_missing_in_text", value
+                if name in (self._trained or ()):
+                    yield "leaked_names", name
+        for slot, values in state.items():
+            spoken = [name for name in map(normalize_name, values) if name not in UNSPOKEN]
+            said = [name for name in spoken if contains_name(before, name)]
+            # In the augmented text a value may be a part of a word, such as "college" in "colleges".
+            if new.get(slot) == values and said and not any(name in after for name in spoken):
+                yield "value_lost_from_text", said[0]
+
     @property
     def renamed(self) -> int:
         """Number of dialogues with a partner."""
         return sum(dialogue.has_partner for dialogue in self._dialogues.values())
 
     def findings(self) -> dict[str, list[str]]:
-        """Return check -> row id and description of the first finding in each dialogue that has one.
-
-        - `known_names`: a name that a renamed slot has in any dialogue, in the augmented text or state;
-        - `leftover_names`: an old name, or a part that identifies it, in the augmented text;
-        - `names_kept_in_state`: a value of a state that kept the name of a renamed entity, or a part of it;
-        - `two_new_names`: an entity with two new names;
-        - `renamed_common_words`: renamed words that name nothing ("a college").
-        """
+        """Return check -> row id and description of the first finding in each dialogue that has one."""
         searches: dict[str, Callable[[_Dialogue], Iterator[str]]] = {
             "known_names": partial(self._known_names, self._index()),
             "leftover_names": self._leftover_names,
@@ -184,11 +203,13 @@ class LeftoverSearch:
             "two_new_names": self._two_new_names,
             "renamed_common_words": self._renamed_common_words,
         }
+        checks = ["name_missing_in_text", "value_lost_from_text"]
+        checks += [] if self._trained is None else ["leaked_names"]
         dialogues = [dialogue for dialogue in self._dialogues.values() if dialogue.has_partner]
-        return {
-            name: [first for dialogue in dialogues if (first := next(search(dialogue), None))]
-            for name, search in searches.items()
-        }
+        found = {name: [d.faults[name] for d in dialogues if name in d.faults] for name in checks}
+        for name, search in searches.items():
+            found[name] = [first for dialogue in dialogues if (first := next(search(dialogue), None))]
+        return found
 
     def _index(self) -> dict[str, set[Words]]:
         """Return first word -> known names of the renamed slots, without names that look like ordinary text."""

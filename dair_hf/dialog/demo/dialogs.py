@@ -1,4 +1,4 @@
-"""Generated dialogues in the format of MultiWOZ.
+"""Generated data: dialogues in the format of MultiWOZ, and pairs of requests for a restaurant.
 
 A dialogue is about one or two of hotel, restaurant and attraction and may end with a taxi between them. Names are drawn
 from a given bank, so that the same dialogues can be generated with known and with unseen names.
@@ -14,34 +14,54 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from datasets import Dataset
+from datasets import Dataset, Features, Value
 
-from dair_hf.data.view_columns import view_prefix
-from dair_hf.dialog.demo.names import NameBank
-from dair_hf.dialog.demo.texts import (
+from dair_hf.data.view_columns import VIEW_PREFIXES, view_prefix
+from dair_hf.dialog.demo.names import (
     ACCEPT,
     AREAS,
     CHANGE,
     CHOOSE,
+    DAYS,
     DOMAINS,
     DONE,
+    PEOPLE,
+    PRICES,
     RECOMMEND,
     RECOMMEND_TWO,
     REQUEST,
     SEARCH,
     TAXI,
     VALUES,
+    NameBank,
+    make_names,
 )
-from dair_hf.dialog.text.rows import SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
+from dair_hf.dialog.rows import SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
 from dair_hf.errors import DataError
 
 # After this many user turns nothing is changed and no taxi is called.
 _MAX_TURNS_BEFORE_END = 3
 # Two that the system recommends, and one to which the user changes.
 _PLACES_IN_A_VISIT = 3
-# Of each kind of place: without areas, and with them.
 MIN_NAMES = 4
-MIN_NAMES_WITH_AREAS = _PLACES_IN_A_VISIT * len(AREAS)
+
+# "[name]" is a restaurant.
+_REQUESTS = (
+    "a table at [name] , please",
+    "book [name] for {people} people",
+    "i want to eat at [name] on {day}",
+    "is there a table for {people} at [name] ?",
+    "[name] on {day} for {people} , please",
+    "something {price} , please",
+    "a {price} place for {people} people",
+)
+_REQUEST_VALUES = {"people": PEOPLE, "day": DAYS, "price": PRICES}
+_KNOWN_NAMES, _OTHER_NAMES = 8, 16
+# Given, as the type of a column cannot be inferred from rows without partners.
+_REQUEST_FEATURES = Features(
+    {"row_id": Value("string")}
+    | {prefix + text: Value("string") for prefix in VIEW_PREFIXES for text in ("source", "target")}
+)
 
 
 class _Place(NamedTuple):
@@ -159,35 +179,17 @@ class _Dialogue:
         self.user(template)
 
 
-def require_domains(name: str, domains: Sequence[str]) -> None:
-    """Refuse values that are not some of `DOMAINS`, each once."""
-    if not domains or not set(domains) <= set(DOMAINS) or len(set(domains)) < len(domains):
-        raise DataError(f"{name}: {list(domains)}; give one or more of {', '.join(DOMAINS)}, each once")
-
-
-def require_error_rate(name: str, rate: float) -> None:
-    """Refuse a share of wrong annotations that is outside [0, 1]."""
-    if not 0.0 <= rate <= 1.0:
-        raise DataError(f"{name}={rate} must be in [0, 1]: 0.3 is three areas of ten")
-
-
 def _check_bank(names: NameBank, domains: Sequence[str], areas: _Areas | None) -> None:
+    """Refuse banks with so few names that the draw of another one would not end."""
     for slot in (f"{domain}-name" for domain in domains):
         bank = names.get(slot, ())
         if len(set(bank)) < MIN_NAMES or len(set(bank)) != len(bank) or not all(name.strip() for name in bank):
+            raise DataError(f"names: {slot}: expected {MIN_NAMES} or more different names, got {len(bank)}")
+        counts = Counter(areas.of_names.get(name) for name in bank) if areas is not None else None
+        if counts is not None and min(counts[area] for area in AREAS) < _PLACES_IN_A_VISIT:
             raise DataError(
-                f"names: {slot}: a dialogue needs at least {MIN_NAMES} different, non-empty names, "
-                f"found {len(bank)} ({len(set(bank))} different); give a larger bank"
-            )
-        if areas is None:
-            continue
-        if missing := [name for name in bank if areas.of_names.get(name) not in AREAS]:
-            raise DataError(f"areas: {missing[0]!r} has no area; give each name one of {', '.join(AREAS)}")
-        counts = Counter(areas.of_names[name] for name in bank)
-        if min(counts[area] for area in AREAS) < _PLACES_IN_A_VISIT:
-            raise DataError(
-                f"names: {slot}: each area needs at least {_PLACES_IN_A_VISIT} names, found {dict(counts)}; give at "
-                f"least {MIN_NAMES_WITH_AREAS} names, and areas_of(names) as areas"
+                f"names: {slot}: expected {_PLACES_IN_A_VISIT} or more names of each area, got {dict(counts)}; give at "
+                f"least {_PLACES_IN_A_VISIT * len(AREAS)} names, and areas_of(names) as areas"
             )
 
 
@@ -202,7 +204,7 @@ def generate_dialogs(
     misleading: bool = False,
     annotation_errors: float = 0.0,
 ) -> Dataset:
-    """Generate dialogues as rows (`dair_hf.dialog.text.rows.FEATURES`), one per user turn.
+    """Generate dialogues as rows (`dair_hf.dialog.rows.FEATURES`), one per user turn.
 
     With the same seed, banks of equal size give dialogues that differ only in names, and so do `misleading` and not.
 
@@ -222,8 +224,8 @@ def generate_dialogs(
         The rows, dialogue by dialogue.
 
     Raises:
-        DataError: `n_dialogs` is not positive, a domain is unknown or given twice, a slot has too few names or a name
-            no area, or `misleading` or `annotation_errors` are given without areas, or out of range.
+        DataError: A domain is unknown or given twice, a slot or an area has too few names, or `misleading` or
+            `annotation_errors` are given without areas.
 
     Example:
         >>> from dair_hf.dialog.demo.names import make_names
@@ -231,12 +233,10 @@ def generate_dialogs(
         >>> rows[0]["row_id"], rows[0]["history"][0]["speaker"]
         ('DEMO00000/0', 'user')
     """
-    if n_dialogs < 1:
-        raise DataError(f"n_dialogs: expected at least 1, found {n_dialogs}; ask for some dialogues")
-    require_domains("domains", domains)
-    require_error_rate("annotation_errors", annotation_errors)
+    if not domains or not set(domains) <= set(DOMAINS) or len(set(domains)) < len(domains):
+        raise DataError(f"domains: expected some of {', '.join(DOMAINS)}, each once, got {list(domains)}")
     if areas is None and (misleading or annotation_errors):
-        raise DataError("misleading and annotation_errors need areas; give areas_of(names)")
+        raise DataError("areas: expected those of the names (areas_of) with misleading or annotation_errors, got none")
     how = None if areas is None else _Areas(areas, misleading, annotation_errors)
     _check_bank(names, domains, how)
     rng = random.Random(f"dialogs/{seed}")
@@ -266,8 +266,6 @@ def pair_with_misleading_names(rows: Dataset, misleading: Dataset) -> Dataset:
 
     Turns in which no name could mislead have none: those whose state lacks the area, or the name, of a place.
     """
-    if rows["row_id"][:] != misleading["row_id"][:]:
-        raise DataError("misleading: its rows are others than those of rows; generate both with the same seed")
     partners: dict[str, list[Any]] = {"history": [], "state": []}
     for row, twin in zip(rows, misleading, strict=True):
         state = {entry["slot"] for entry in row["state"]}
@@ -275,10 +273,46 @@ def pair_with_misleading_names(rows: Dataset, misleading: Dataset) -> Dataset:
         for name, values in partners.items():
             values.append(twin[name] if misleads else None)
     if not any(partners["state"]):
-        raise DataError(
-            f"none of {len(rows)} turns has the area and the name of a place, so no name can mislead; generate more "
-            "dialogues"
-        )
+        raise DataError(f"expected turns with area and name of a place, got none of {len(rows)}; generate more")
     for name, values in partners.items():
         rows = rows.add_column(view_prefix(2) + name, values, feature=rows.features[name])
     return rows
+
+
+def example_pairs(n_rows: int = 400, *, seed: int = 0) -> Dataset:
+    """Generate requests for a restaurant with their slots as target texts: small data to try the library with.
+
+    The originals name one of 8 restaurants. A partner is the same request for one of 16 other restaurants. Requests
+    without a name have no partner. A model of a few thousand parameters learns all 24 names in seconds from the pairs,
+    and only 8 from the originals.
+
+    Args:
+        n_rows: Number of rows.
+        seed: Random seed; the names are the same for every seed.
+
+    Returns:
+        Rows with `row_id`, `source`, `target`, `augmented_source` and `augmented_target`.
+
+    Example:
+        >>> row = example_pairs(2)[0]
+        >>> row["source"], row["target"]
+        ('a table at sedus nuflop , please', 'name = sedus nuflop')
+        >>> row["augmented_source"], row["augmented_target"]
+        ('a table at bitho , please', 'name = bitho')
+    """
+    rng = random.Random(f"requests/{seed}")
+    banks = (make_names("train", names_per_slot=_KNOWN_NAMES), make_names("test", names_per_slot=_OTHER_NAMES))
+    rows = []
+    for number in range(n_rows):
+        request = rng.choice(_REQUESTS)
+        values = {slot: rng.choice(choices) for slot, choices in _REQUEST_VALUES.items() if f"{{{slot}}}" in request}
+        row: dict[str, str | None] = {"row_id": f"{seed}/{number}"}
+        for prefix, bank in zip(VIEW_PREFIXES, banks, strict=True):
+            name = rng.choice(bank["restaurant-name"])
+            asked = {"name": name, **values} if "[name]" in request else values
+            exists = not prefix or "[name]" in request
+            source = request.replace("[name]", name).format(**values)
+            row[f"{prefix}source"] = source if exists else None
+            row[f"{prefix}target"] = " ; ".join(f"{slot} = {v}" for slot, v in asked.items()) if exists else None
+        rows.append(row)
+    return Dataset.from_list(rows, features=_REQUEST_FEATURES)

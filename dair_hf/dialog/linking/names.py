@@ -1,45 +1,148 @@
-"""Named entities of one dialogue, collected from states and annotations: spellings of one entity are joined."""
+"""Names of hotels, restaurants, attractions and places: their comparison, and the named entities of one dialogue."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from dair_hf.dialog.linking.spelling import (
-    PLACE,
-    Keys,
-    contains,
-    identifies,
-    is_part,
-    is_type,
-    kind_of,
-    name_keys,
-    same_entity,
+from dair_hf.dialog.linking.words import (
+    COMMON_WORDS,
+    KIND_WORDS,
+    SUBJECT_WORDS,
+    TOWN_WORDS,
+    TYPE_WORDS,
+    UNSPECIFIC_WORDS,
+    similarity,
+    words,
 )
-from dair_hf.dialog.linking.vocabulary import TOWN_WORDS
-from dair_hf.dialog.linking.words import words
-from dair_hf.dialog.text.rows import NameEntry
-from dair_hf.dialog.text.spans import excluded_value
+from dair_hf.dialog.rows import NameEntry, excluded_value
 from dair_hf.metrics.state.normalizers import DONTCARE
+
+Keys = tuple[str, ...]
+
+HOTEL, RESTAURANT, ATTRACTION, PLACE = "hotel", "restaurant", "attraction", "place"
+LONG_BB, SHORT_BB = ("bed", "and", "breakfast"), ("b", "and", "b")
+MIN_SIMILARITY = 0.82
+MIN_WORD_SIMILARITY = 0.6
+_TAILS: dict[str, tuple[Keys, ...]] = {
+    HOTEL: (LONG_BB, SHORT_BB, ("guest", "house"), ("hotel",), ("house",)),
+    RESTAURANT: (("restaurant",),),
+    PLACE: (LONG_BB, SHORT_BB, ("guest", "house"), ("hotel",), ("restaurant",)),
+    ATTRACTION: (),
+}
+
+
+@lru_cache(maxsize=10_000)
+def kind_of(slot: str) -> str:
+    """Return the kind of name that a slot for names or places holds: hotel, restaurant, attraction, else place."""
+    domain = slot.lower().partition("-")[0]
+    # SGD has its attractions in the service Travel_1.
+    kinds = {HOTEL: HOTEL, RESTAURANT: RESTAURANT, ATTRACTION: ATTRACTION, "travel": ATTRACTION}
+    return next((kind for start, kind in kinds.items() if domain.startswith(start)), PLACE)
+
+
+@lru_cache(maxsize=100_000)
+def name_keys(spelling: str) -> Keys:
+    """Return the words by which a name is compared: without a leading "the", with "b & b" written out."""
+    keys = tuple(words(spelling).keys)
+    if len(keys) > 1 and keys[0] == "the":
+        keys = keys[1:]
+    for index in range(1, len(keys) - 2):
+        if keys[index : index + 3] == SHORT_BB:
+            return keys[:index] + LONG_BB + keys[index + 3 :]
+    return keys
+
+
+@lru_cache(maxsize=100_000)
+def core(keys: Keys, kind: str) -> Keys:
+    """Remove the words that only describe the kind of house ("acorn" of "acorn guest house")."""
+    if kind in (RESTAURANT, PLACE) and len(keys) > 1 and keys[0] == "restaurant":
+        keys = keys[1:]
+    for tail in _TAILS[kind]:
+        if len(keys) > len(tail) and keys[-len(tail) :] == tail:
+            return keys[: -len(tail)]
+    return keys
+
+
+def contains(longer: Keys, keys: Keys) -> bool:
+    """Return whether `keys` are consecutive words of `longer`."""
+    return any(longer[start : start + len(keys)] == keys for start in range(len(longer) - len(keys) + 1))
+
+
+def is_common(keys: Keys, kind: str) -> bool:
+    """Return whether a name consists of common words alone, so that it looks like ordinary text."""
+    return all(key in COMMON_WORDS and not (kind == PLACE and key == "cambridge") for key in keys)
+
+
+def identifies(key: str) -> bool:
+    """Return whether one word of a name ("lovell", not "lodge") is rare enough to identify it."""
+    return len(key) > 2 and not key.isdigit() and key not in UNSPECIFIC_WORDS
+
+
+def _is_type(keys: Keys) -> bool:
+    """Return whether words describe a kind of entity, or a town, and name no entity."""
+    return all(key in TYPE_WORDS or key in TOWN_WORDS for key in keys) or (len(keys) == 1 and keys[0] in SUBJECT_WORDS)
+
+
+def _is_part(keys: Keys, longer: Keys, kind: str) -> bool:
+    """Return whether a longer name holds all words of a name, except words for the kind of house."""
+    if any(map(identifies, keys)):
+        return all(key in longer or (key in KIND_WORDS and not identifies(key)) for key in keys)
+    return kind != PLACE and not _is_type(keys) and contains(longer, keys)
+
+
+@lru_cache(maxsize=200_000)
+def name_similarity(left: Keys, right: Keys) -> float:
+    """Return the similarity of two names in [0, 1], or 0 if a word has no counterpart."""
+    whole = similarity("".join(left), "".join(right))
+    if whole < MIN_SIMILARITY:
+        return 0.0
+    if len(left) != len(right):
+        return whole if whole >= 0.92 else 0.0
+    pairs = zip(left, right, strict=True)
+    matches = all(similarity(word, other) >= MIN_WORD_SIMILARITY for word, other in pairs)
+    return whole if matches or sorted(left) == sorted(right) else 0.0
+
+
+@lru_cache(maxsize=200_000)
+def _same_entity(left: Keys, left_kind: str, right: Keys, right_kind: str) -> float:
+    """Return the confidence in [0, 1] that two names mean the same entity."""
+    if left == right or "".join(left) == "".join(right) or sorted(left) == sorted(right):
+        return 1.0
+    left_core, right_core = core(left, left_kind), core(right, right_kind)
+    if not is_common(left_core, left_kind) and (left_core == right_core or left_core == right or left == right_core):
+        return 0.99
+    if PLACE not in (left_kind, right_kind) and left_kind != right_kind:
+        return 0.0
+    if score := name_similarity(left_core, right_core):
+        return score if len("".join(left_core)) >= 5 and len("".join(right_core)) >= 5 else 0.0
+    if left_kind == right_kind == PLACE:
+        return 0.0
+    short, long = sorted((left, right), key=len)
+    if len(short) == len(long):
+        return 0.0
+    # A short form: the first word of the name unless that is common, or several of its words.
+    if len(short) == 1:
+        short_kind = left_kind if short == left else right_kind
+        is_short_form = short_kind != PLACE and not is_common(short, HOTEL) and long[0] == short[0]
+    elif is_common(short, HOTEL):
+        is_short_form = long[: len(short)] == short
+    else:
+        is_short_form = contains(long, short)
+    return 0.5 if is_short_form else 0.0
 
 
 @dataclass(eq=False)
 class Entity:
-    """Named entity of a dialogue.
-
-    Attributes:
-        slot: First slot that it fills.
-        kind: Hotel, restaurant, attraction or place.
-        keys: Its names as compared words, in the order in which they were added.
-        state_spellings: Spelling in the states -> count.
-        text_spellings: Spelling in the text and its annotations -> count; 0 for parts of the name.
-        surfaces: Spellings of its mentions.
-    """
+    """Named entity of a dialogue, with the first slot that it fills."""
 
     slot: str
     kind: str
+    # Its names as compared words, in the order in which they were added.
     keys: dict[Keys, None] = field(default_factory=dict)
+    # Spelling -> count, in the states, and in the text and its annotations: 0 for parts of the name.
     state_spellings: Counter[str] = field(default_factory=Counter)
     text_spellings: Counter[str] = field(default_factory=Counter)
     surfaces: set[str] = field(default_factory=set)
@@ -85,25 +188,12 @@ EntitySpan = tuple[int, int, Entity]
 
 
 class DialogueNames:
-    """Named entities of one dialogue.
-
-    Attributes:
-        entities: The entities, in the order in which they were added.
-        by_keys: Compared words of each name -> the entity that they were first added to.
-        other_words: Words of values that name nothing.
-        other_values: Compared words of each of these values.
-
-    Example:
-        >>> names = DialogueNames()
-        >>> names.add("hotel-name", "warkworth house")
-        >>> names.add("taxi-departure", "the warkworth")
-        >>> [entity.entry().forms for entity in names.entities]
-        [['warkworth house', 'the warkworth']]
-    """
+    """Named entities of one dialogue; spellings of one entity are joined."""
 
     def __init__(self) -> None:
         self.entities: list[Entity] = []
-        self.by_keys: dict[Keys, Entity] = {}
+        self.by_keys: dict[Keys, Entity] = {}  # words of a name -> the entity that has it first
+        # Words of the values that name nothing, and these values as a whole.
         self.other_words: set[str] = set()
         self.other_values: set[Keys] = set()
 
@@ -111,7 +201,7 @@ class DialogueNames:
         self,
         states: Mapping[int, Mapping[str, Sequence[str]]],
         name_slots: Collection[str],
-        slot_of: Callable[[str, str], str] = lambda slot, value: slot,
+        slot_of: Callable[[str, str], str] | None = None,
     ) -> None:
         """Add all values of the states; `slot_of` gives the name slot of a place that no other slot names."""
         values = [
@@ -125,7 +215,7 @@ class DialogueNames:
             for slot, value in values:
                 is_name = slot in name_slots and value != DONTCARE and excluded_value(value) is None
                 if is_name and (kind_of(slot) == PLACE) is is_place:
-                    self.add(slot if self.find(slot, value) else slot_of(slot, value), value)
+                    self.add(slot if slot_of is None or self.find(slot, value) else slot_of(slot, value), value)
         for value in {value for slot, value in values if slot not in name_slots}:
             self.other_words.update(words(value).keys)
             self.other_values.add(name_keys(value))
@@ -179,16 +269,16 @@ class DialogueNames:
                 owners[0].absorb(entity)
                 self.entities.remove(entity)
                 owner = {key: owners[0] if value is entity else value for key, value in owner.items()}
-        self.entities = [e for e in self.entities if e.kind == PLACE or not all(map(is_type, e.keys))]
+        self.entities = [e for e in self.entities if e.kind == PLACE or not all(map(_is_type, e.keys))]
         return {key: entity for key, entity in owner.items() if entity in self.entities}
 
 
 def _can_name(keys: Keys, kind: str) -> bool:
-    return bool(keys) and (kind == PLACE or not is_type(keys) or bool(TOWN_WORDS.intersection(keys)))
+    return bool(keys) and (kind == PLACE or not _is_type(keys) or bool(TOWN_WORDS.intersection(keys)))
 
 
 def _score(keys: Keys, kind: str, entity: Entity) -> float:
-    scores = {other: same_entity(keys, kind, other, entity.kind) for other in entity.keys}
+    scores = {other: _same_entity(keys, kind, other, entity.kind) for other in entity.keys}
     longest = entity.longest
     if len(keys) > len(longest) or scores[longest] == 0:
         # "pizza hut" is a part of both "pizza hut cherry hinton" and "pizza hut fen ditton", which are two.
@@ -200,7 +290,7 @@ def _is_part_of(entity: Entity, other: Entity) -> bool:
     keys, longer = entity.longest, other.longest
     if entity.is_town or other.is_town:
         return entity.is_town and other.is_town and len(keys) < len(longer) and longer[: len(keys)] == keys
-    if other.kind == PLACE or not is_part(keys, longer, entity.kind):
+    if other.kind == PLACE or not _is_part(keys, longer, entity.kind):
         return False
     if entity.kind in (other.kind, PLACE):
         return True

@@ -1,26 +1,66 @@
-"""Reader of MultiWOZ 2.1 and 2.2 as published, from a folder, an archive or a file."""
+"""Reader of MultiWOZ 2.1 and 2.2 as published, from a folder, an archive or a file.
+
+MultiWOZ 2.1 has dialogues by id, states in the `metadata` of system turns, and often tokenized text. MultiWOZ 2.2 has
+the format of Schema-Guided Dialogue (`readers.sgd`).
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
 from datasets import Dataset
 
-from dair_hf.dialog.readers import multiwoz21
-from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
-from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.readers.schema import DIALOGUE_FILE, Schema, dialogues_in, parse_dialogue, read_schema
-from dair_hf.dialog.readers.splits import SPLITS, files_of_split, known_split, split_of
+from dair_hf.dialog.linking.mentions import Annotation
+from dair_hf.dialog.readers.dialogues import NOT_SET, ParsedDialogue, ReadReport, build_rows, split_unset
+from dair_hf.dialog.readers.files import SPLITS, dialogues_in, files_of_split, split_of
+from dair_hf.dialog.readers.sgd import DIALOGUE, DIALOGUE_FILE, Schema, parse_schema_guided, read_schema
+from dair_hf.dialog.readers.shapes import check_json
+from dair_hf.dialog.rows import PLACE_SLOTS, SYSTEM, USER, State, Utterance
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.records import paused_gc
+from dair_hf.metrics.state.conventions import NAME_SLOTS
+from dair_hf.metrics.state.normalizers import DONTCARE
 
+TRACKED_SLOTS = frozenset(
+    f"{domain}-{name}"
+    for domain, names in {
+        "attraction": "area name type",
+        "bus": "arriveby bookpeople day departure destination leaveat",
+        "hospital": "department",
+        "hotel": "area bookday bookpeople bookstay internet name parking pricerange stars type",
+        "police": "name",
+        "restaurant": "area bookday bookpeople booktime food name pricerange",
+        "taxi": "arriveby departure destination leaveat",
+        "train": "arriveby bookpeople bookticket day departure destination leaveat",
+    }.items()
+    for name in names.split()
+)
+NAME_LIKE_SLOTS = frozenset({*NAME_SLOTS, *PLACE_SLOTS, "bus-departure", "bus-destination"})
 _LISTS = re.compile(r"(val|test)ListFile(\.txt|\.json)?")
 _NOT_DIALOGUES = re.compile(r"(.*_db|schema|checksums|dialog_acts|ontology)\.json(\.zip)?|.*ListFile.*|\..*")
+
+# Shape of a dialogue of 2.1: the values of a domain, and what was booked there.
+_VALUES = {"booked?": object, "*": (str, [str])}
+_BOOKABLE = {"semi": _VALUES, "book": {**_VALUES, "booked?": [{"name?": str}]}}
+_METADATA = {"hotel?": _BOOKABLE, "restaurant?": _BOOKABLE, "*": {"semi": _VALUES, "book": _VALUES}}
+_DIALOGUE_21 = {"log": [{"text": str, "metadata": _METADATA, "span_info?": list}]}
+
+_DONTCARE = re.compile(r"(?:i )?(?:do|does) ?n['o]?t ?care")
+_SPAN_SLOTS = {
+    **{(domain, "Name"): f"{domain.lower()}-name" for domain in ("Hotel", "Restaurant", "Attraction")},
+    **{(domain, "Dest"): f"{domain.lower()}-destination" for domain in ("Taxi", "Train")},
+    **{(domain, "Depart"): f"{domain.lower()}-departure" for domain in ("Taxi", "Train")},
+    ("Booking", "Name"): "",
+}
+_CLITICS = frozenset({"'s", "'m", "'d", "'re", "'ll", "'ve", "n't", "'t"})
+_CLOSING = re.compile(r"[.,!?;:)]+")
 
 
 @paused_gc()
@@ -47,60 +87,30 @@ def read_multiwoz(
         The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
 
     Raises:
-        DataError: There is nothing to read, no name shows the split, a file is broken, a key is missing, a state has
-            an unknown slot, or a dialogue id occurs twice. The message names file and position.
+        DataError: There is nothing to read, no name shows the split, a file has another format, a state has an unknown
+            slot, or a dialogue id occurs twice. The message names file and position.
 
     Example:
         >>> rows, report = read_multiwoz("multiwoz21", split="test")  # doctest: +SKIP
         >>> report.turns  # doctest: +SKIP
         7372
     """
-    wanted = known_split(split)
-    if version not in (None, "2.1", "2.2"):
-        raise DataError(f"MultiWOZ version {version!r} is unknown; use 2.1 or 2.2, or leave it out")
-    source = Source(path)
-    report = ReadReport()
+    source, report = Source(path), ReadReport()
     files = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
     if version == "2.2" or (version is None and files):
-        dialogues = _parse_22(source, files, wanted, report)
+        parsed = _parse_22(source, files, split, report)
     else:
-        dialogues = _parse_21(source, wanted, report)
-    return build_rows(dialogues, report, f"{source.path}: split {split or 'all'!r}", venues=True), report
+        parsed = (_parse_21(*dialogue, report) for dialogue in _dialogues_21(source, split))
+    where = f"{source.path}: split {split or 'all'!r}"
+    return build_rows(filter(None, parsed), report, where, venues=True), report
 
 
 def splits_in(source: Source) -> list[str]:
-    """Return the splits of a source by its file names, in the order train, dev, test.
-
-    Args:
-        source: Any layout that `read_multiwoz` takes.
-    """
+    """Return the splits of a source in any layout of `read_multiwoz`, in the order train, dev, test."""
     if any(_LISTS.fullmatch(PurePosixPath(name).name) for name in source.names):
         return ["train", "dev", "test"]
     splits = {split_of(source, name) for name in _single_files(source)}
     return [split for split in ("train", "dev", "test") if split in splits]
-
-
-def _find_schema(source: Source) -> Schema | None:
-    inside = sorted((name for name in source.names if PurePosixPath(name).name == "schema.json"), key=len)
-    if inside:
-        return read_schema(source.json(inside[0]), source.label(inside[0]))
-    for folder in (source.path.parent, source.path.parent.parent):
-        if (folder / "schema.json").is_file():
-            beside = Source(folder / "schema.json")
-            return read_schema(beside.json("schema.json"), str(beside.path))
-    return None
-
-
-def _parse_22(source: Source, files: list[str], split: str | None, report: ReadReport) -> Iterator[ParsedDialogue]:
-    names = files_of_split(source, files or _single_files(source, ".json"), split)
-    schema = _find_schema(source)
-    if schema is None:
-        schema = dict.fromkeys(multiwoz21.TRACKED_SLOTS, frozenset())
-        report.normalize("no schema.json: slots checked against the built-in list", str(source.path))
-    for name in names:
-        for where, dialogue in dialogues_in(source, name):
-            if parsed := parse_dialogue(dialogue, schema, multiwoz21.NAME_LIKE_SLOTS, report, where):
-                yield parsed
 
 
 def _single_files(source: Source, *suffixes: str) -> list[str]:
@@ -114,10 +124,26 @@ def _single_files(source: Source, *suffixes: str) -> list[str]:
     ]
 
 
-def _parse_21(source: Source, split: str | None, report: ReadReport) -> Iterator[ParsedDialogue]:
-    for label, name, dialogue in _dialogues_21(source, split):
-        if parsed := multiwoz21.parse_dialogue(name, dialogue, report, label):
-            yield parsed
+def _parse_22(
+    source: Source, files: list[str], split: str | None, report: ReadReport
+) -> Iterator[ParsedDialogue | None]:
+    names = files_of_split(source, files or _single_files(source, ".json"), split)
+    schema = _find_schema(source)
+    if schema is None:
+        schema = dict.fromkeys(TRACKED_SLOTS, frozenset())
+        report.normalize("no schema.json: slots checked against the built-in list", str(source.path))
+    for name in names:
+        for where, dialogue in dialogues_in(source, name, DIALOGUE):
+            yield parse_schema_guided(dialogue, schema, NAME_LIKE_SLOTS, report, where)
+
+
+def _find_schema(source: Source) -> Schema | None:
+    inside = sorted((name for name in source.names if PurePosixPath(name).name == "schema.json"), key=len)
+    if inside:
+        return read_schema(source, inside[0])
+    folders = (source.path.parent, source.path.parent.parent)
+    file = next((folder / "schema.json" for folder in folders if (folder / "schema.json").is_file()), None)
+    return None if file is None else read_schema(Source(file), file.name)
 
 
 def _dialogues_21(source: Source, split: str | None) -> Iterator[tuple[str, str, Any]]:
@@ -125,29 +151,16 @@ def _dialogues_21(source: Source, split: str | None) -> Iterator[tuple[str, str,
     names = _single_files(source)
     names = [name for name in names if PurePosixPath(name).name == "data.json"] or names
     lists = _lists(source, names[0]) if len(names) == 1 else {}
-    if split is not None and {"dev", "test"} <= set(lists.values()):
-        for key, dialogue in _object(source, names[0]).items():
-            if lists.get(key.removesuffix(".json"), "train") == split:
-                yield source.label(names[0]), key, dialogue
-        return
-    for name in files_of_split(source, names, split):
+    wanted = SPLITS.get(split or "", split)
+    is_listed = wanted is not None and {"dev", "test"} <= set(lists.values())
+    for name in names if is_listed else files_of_split(source, names, split):
         inner = Source(source.path / name) if name.endswith(".zip") else source
         for file in [name] if inner is source else _single_files(inner, ".json"):
-            for key, dialogue in _object(inner, file).items():
-                yield inner.label(file), key, dialogue
-
-
-def _object(source: Source, name: str) -> Mapping[str, Any]:
-    dialogues = source.json(name)
-    if not isinstance(dialogues, dict):
-        first = dialogues[0] if isinstance(dialogues, list) and dialogues else None
-        keys = f" (keys of the first item: {', '.join(first)})" if isinstance(first, dict) else ""
-        is_22 = isinstance(first, dict) and {"services", "turns"} <= first.keys()
-        raise DataError(
-            f"{source.label(name)}: holds {type(dialogues).__name__}{keys}, "
-            f"expected an object of dialogues by id (MultiWOZ 2.1){'; for MultiWOZ 2.2 give version 2.2' * is_22}"
-        )
-    return dialogues
+            label, dialogues = inner.label(file), inner.json(file)
+            check_json(dialogues, {}, label)
+            for key, dialogue in dialogues.items():
+                if not is_listed or lists.get(key.removesuffix(".json"), "train") == wanted:
+                    yield label, key, dialogue
 
 
 def _lists(source: Source, data: str) -> dict[str, str]:
@@ -159,3 +172,130 @@ def _lists(source: Source, data: str) -> dict[str, str]:
             ids = source.read(name).decode("utf-8", "replace").split()
             split_of.update((item.strip('",[]').removesuffix(".json"), SPLITS[match[1]]) for item in ids)
     return split_of
+
+
+def _parse_21(label: str, name: str, dialogue: Any, report: ReadReport) -> ParsedDialogue | None:
+    """Parse one dialogue of 2.1.
+
+    The state after user turn `2 i` is in the metadata of system turn `2 i + 1`. A user turn without an answer has no
+    state and gives no row.
+    """
+    dialogue_id = name.removesuffix(".json")
+    where = f"{label}: dialogue {dialogue_id!r}"
+    check_json(dialogue, _DIALOGUE_21, where)
+    log = dialogue["log"]
+    utterances: list[Utterance] = []
+    states: dict[int, State] = {}
+    annotations: list[Annotation] = []
+    booked: list[tuple[str, str]] = []
+    oddities: Counter[str] = Counter()
+    for index, turn in enumerate(log):
+        position, metadata = f"{where}, log[{index}]", turn["metadata"]
+        text, tokens = _detokenize(turn["text"].split())
+        if not text:
+            report.normalize("utterance without text", f"{dialogue_id}, log[{index}]")
+        utterances.append(Utterance(SYSTEM if index % 2 else USER, text))
+        annotations.extend(_annotations(turn.get("span_info", ()), index, tokens, report, position))
+        if index % 2:
+            states[index - 1] = _state_of(metadata, position, oddities)
+            booked += [
+                (f"{domain}-name", _detokenize(booking["name"].split())[0].lower())
+                for domain in ("hotel", "restaurant")
+                for booking in (metadata[domain]["book"].get("booked", ()) if domain in metadata else ())
+                if "name" in booking
+            ]
+    if len(log) % 2:
+        report.skip("last user turn without an answer, so without a state", dialogue_id)
+    if not states:
+        report.skip("dialogue without a state", dialogue_id)
+        return None
+    for oddity, count in oddities.items():
+        report.normalize(oddity, dialogue_id, count)
+    return ParsedDialogue(dialogue_id, where, utterances, states, NAME_LIKE_SLOTS, annotations, booked)
+
+
+def _state_of(metadata: Mapping[str, Any], where: str, oddities: Counter[str]) -> State:
+    state: State = {}
+    for domain, parts in metadata.items():
+        for part, prefix in (("semi", ""), ("book", "book")):
+            for name, value in parts[part].items():
+                if value == "" or name == "booked":
+                    continue
+                slot, raw = f"{domain}-{prefix}{name}".lower(), value if isinstance(value, str) else "|".join(value)
+                if slot not in TRACKED_SLOTS and raw not in NOT_SET:
+                    place = f"{where}.metadata.{domain}.{part}.{name}"
+                    raise DataError(f"{place}: unknown slot {slot!r} (value {raw!r}); expected {sorted(TRACKED_SLOTS)}")
+                values, odd = _read_value(raw)
+                oddities.update(odd)
+                if values:
+                    state[slot] = list(values)
+    return state
+
+
+def _annotations(
+    entries: Sequence[Any], index: int, tokens: Sequence[tuple[int, int]], report: ReadReport, where: str
+) -> Iterator[Annotation]:
+    for entry in entries:
+        if not isinstance(entry, list) or tuple(map(type, entry)) != (str, str, str, int, int):
+            report.skip("span without its five fields", where)
+            continue
+        act, name, value, first, last = entry
+        slot = _SPAN_SLOTS.get((act.partition("-")[0], name))
+        if not 0 <= first <= last < len(tokens):
+            if slot is not None:
+                report.skip("span outside the text", f"{where}: {first}:{last}")
+            continue
+        value = _detokenize(value.split())[0].lower()
+        if not _DONTCARE.fullmatch(value):
+            yield Annotation(slot, value, index, tokens[first][0], tokens[last][1])
+
+
+@lru_cache(maxsize=100_000)
+def _read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the alternatives of a value and what is odd about it.
+
+    `a|b` are alternatives; in `a>b` the first is preferred, in `a<b` the second. Values are lower-cased and
+    detokenized, every spelling of "do not care" becomes "dontcare", "not mentioned" and "none" give no alternative.
+    """
+    oddities = []
+    plain = _detokenize(raw.split())[0]
+    value = plain.lower()
+    if value != raw.strip().lower():
+        oddities.append("tokenized value")
+    if value != plain:
+        oddities.append("value with capitals")
+    parts = re.split(r"(?<=\S)[|<>](?=\S)", value)
+    if len(parts) > 1:
+        oddities.append("alternatives in one value")
+        if "<" in value:
+            parts.reverse()
+    parts = [part.strip() for part in parts]
+    if any(part != DONTCARE and _DONTCARE.fullmatch(part) for part in parts):
+        oddities.append("'do not care' in another spelling")
+    values, notes = split_unset(DONTCARE if _DONTCARE.fullmatch(part) else part for part in parts)
+    return tuple(values), (*oddities, *notes)
+
+
+def _detokenize(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Join tokenized text; return it with the span of each token.
+
+    Clitics ("did n't", "john 's", "queens '"), closing punctuation and brackets join their neighbor. Text that was
+    never tokenized is unchanged, apart from runs of white space, which become one space.
+    """
+    text, spans, previous = "", [], ""
+    for token in tokens:
+        if previous not in ("", "(") and not _joins(previous, token):
+            text += " "
+        spans.append((len(text), len(text) + len(token)))
+        text += token
+        previous = token
+    return text, spans
+
+
+@lru_cache(maxsize=100_000)
+def _joins(previous: str, token: str) -> bool:
+    if token.lower() in _CLITICS:
+        return previous[-1].isalnum()
+    if token == "'":
+        return previous[-1] in "sS"
+    return _CLOSING.fullmatch(token) is not None

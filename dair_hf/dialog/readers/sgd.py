@@ -1,25 +1,53 @@
-"""Reader of Schema-Guided Dialogue (SGD): rows per user turn, and banks of names that splits do not share."""
+"""Reader of Schema-Guided Dialogue (SGD), whose format MultiWOZ 2.2 has too, and disjoint banks of its names.
+
+Dialogues have turns, turns have frames of a service with its state, and spans are in characters.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
 from datasets import Dataset
 
-from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
-from dair_hf.dialog.readers.json_values import member, objects, strings
-from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.readers.schema import DIALOGUE_FILE, Schema, dialogues_in, full_slot, parse_dialogue, read_schema
-from dair_hf.dialog.readers.splits import SPLITS, files_of_split, known_split
-from dair_hf.dialog.text.spans import normalize_name
+from dair_hf.dialog.linking.mentions import Annotation
+from dair_hf.dialog.readers.dialogues import ParsedDialogue, ReadReport, build_rows, split_unset
+from dair_hf.dialog.readers.files import SPLITS, dialogues_in, files_of_split
+from dair_hf.dialog.readers.shapes import check_json
+from dair_hf.dialog.rows import USER, State, Utterance, normalize_name
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.records import paused_gc
 from dair_hf.metrics.state.normalizers import DONTCARE
+
+DIALOGUE_FILE = re.compile(r"dialogues_\d+\.json")
+# Slot -> its possible values; empty if any value is allowed.
+Schema = Mapping[str, frozenset[str]]
+Bank = dict[str, dict[str, list[str]]]
+
+# Shapes of the files. A span of MultiWOZ 2.2 that is copied from another slot has no place in the text.
+_FRAME = {
+    "service": str,
+    "slots?": [{"slot": str, "start?": int, "exclusive_end?": int, "value?": (str, list)}],
+    "state?": {"slot_values": {"*": [str]}},
+}
+# With what names are taken from besides states and spans.
+_NAMING_FRAME = _FRAME | {
+    "actions?": [{"slot?": str, "values?": [str], "canonical_values?": [str]}],
+    "service_results?": [{"*": str}],
+}
+DIALOGUE, _NAMING_DIALOGUE = (
+    {
+        "dialogue_id": str,
+        "turns": [{"speaker": frozenset({"USER", "SYSTEM", "user", "system"}), "utterance": str, "frames": [frame]}],
+    }
+    for frame in (_FRAME, _NAMING_FRAME)
+)
+_SCHEMA = [{"service_name": str, "slots": [{"name": str, "possible_values?": [str]}]}]
 
 KINDS = ("hotel", "restaurant", "attraction", "place")
 # Service -> kind -> its slots, in SGD and in the five variants of its schema in SGD-X ("Hotels_15" is "Hotels_1").
@@ -60,31 +88,6 @@ _KIND_OF = {
     for slot in slots.split()
 }
 
-Bank = dict[str, dict[str, list[str]]]
-
-
-def name_kind(slot: str) -> str | None:
-    """Return the kind of name that a slot holds: hotel, restaurant, attraction, place (a town), or None."""
-    service, _, name = slot.lower().partition("-")
-    service = service.rpartition("_")[0] or service
-    return _KIND_OF.get((service, name))
-
-
-def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list[str]]:
-    """Return the source and the names of its dialogue files; in a folder of SPLIT.zip files, that archive."""
-    split, source = known_split(split), Source(path)
-    if source.path.is_dir() and f"{split}.zip" in source.names:
-        source = Source(source.path / f"{split}.zip")
-    names = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
-    return source, files_of_split(source, names, split)
-
-
-def _schema_of(source: Source, name: str) -> Schema:
-    beside = (PurePosixPath(name).parent / "schema.json").as_posix()
-    if beside not in source.names:
-        raise DataError(f"{source.label(name)}: there is no schema.json beside it; SGD has one in each split's folder")
-    return read_schema(source.json(beside), source.label(beside))
-
 
 @paused_gc()
 def read_sgd(path: str | os.PathLike[str], split: str | None = None) -> tuple[Dataset, ReadReport]:
@@ -102,8 +105,8 @@ def read_sgd(path: str | os.PathLike[str], split: str | None = None) -> tuple[Da
         The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
 
     Raises:
-        DataError: There is nothing to read, a file is broken, a key is missing, a state has a slot that is not in the
-            schema, or a dialogue id occurs twice. The message names file and position.
+        DataError: There is nothing to read, a file has another format, a state has a slot that is not in the schema,
+            or a dialogue id occurs twice. The message names file and position.
 
     Example:
         >>> rows, report = read_sgd("sgd", split="dev")  # doctest: +SKIP
@@ -111,94 +114,166 @@ def read_sgd(path: str | os.PathLike[str], split: str | None = None) -> tuple[Da
     source, names = _open(path, split)
     report = ReadReport()
 
-    def parse() -> Iterator[ParsedDialogue]:
+    def parse() -> Iterator[ParsedDialogue | None]:
         schemas: dict[PurePosixPath, Schema] = {}
         for name in names:
             folder = PurePosixPath(name).parent
             if folder not in schemas:
-                schemas[folder] = _schema_of(source, name)
+                schemas[folder] = read_schema(source, (folder / "schema.json").as_posix())
             schema = schemas[folder]
-            name_slots = frozenset(slot for slot in schema if name_kind(slot) not in (None, "place"))
-            for where, dialogue in dialogues_in(source, name):
-                if parsed := parse_dialogue(dialogue, schema, name_slots, report, where):
-                    yield parsed
+            name_slots = frozenset(slot for slot in schema if _name_kind(slot) not in (None, "place"))
+            for where, dialogue in dialogues_in(source, name, DIALOGUE):
+                yield parse_schema_guided(dialogue, schema, name_slots, report, where)
 
-    return build_rows(parse(), report, f"{source.path}: split {split or 'all'!r}"), report
-
-
-@lru_cache(maxsize=10_000)
-def _kind(service: str, slot: str) -> str | None:
-    return name_kind(full_slot(service, slot))
+    return build_rows(filter(None, parse()), report, f"{source.path}: split {split or 'all'!r}"), report
 
 
-def _names_in(dialogue: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and name from states, actions, spans and results of service calls."""
-    for index, turn in enumerate(member(dialogue, "turns", list, where)):
-        position = f"{where}, turns[{index}]"
-        text = member(turn, "utterance", str, position)
-        for number, frame in enumerate(member(turn, "frames", list, position)):
-            frame_position = f"{position}, frames[{number}]"
-            service = member(frame, "service", str, frame_position)
-            for slot, values, field in _slot_values(frame, text, frame_position):
-                if kind := _kind(service, slot):
-                    names = (value.strip() for value in strings(values, field))
-                    yield from ((kind, name) for name in names if name and name != DONTCARE)
+def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list[str]]:
+    """Return the source and the names of its dialogue files; in a folder of SPLIT.zip files, that archive."""
+    source = Source(path)
+    archive = f"{SPLITS.get(split or '', split)}.zip"
+    if source.path.is_dir() and archive in source.names:
+        source = Source(source.path / archive)
+    names = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
+    return source, files_of_split(source, names, split)
 
 
-def _slot_values(frame: dict[str, Any], text: str, where: str) -> Iterator[tuple[str, Any, str]]:
-    """Yield slot, values and their position in the file."""
-    if "state" in frame:
-        state = member(frame, "state", dict, where)
-        for slot, values in member(state, "slot_values", dict, f"{where}, state").items():
-            yield slot, values, f"{where}, state.slot_values.{slot}"
-    for act, position in objects(frame, "actions", where):
-        if "slot" in act:
-            slot = member(act, "slot", str, position)
-            for key in ("values", "canonical_values"):
-                if key in act:
-                    yield slot, act[key], f"{position}.{key}"
-    for span, position in objects(frame, "slots", where):
-        slot = member(span, "slot", str, position)
-        start, end = (member(span, key, int, position) for key in ("start", "exclusive_end"))
-        if 0 <= start < end <= len(text):
-            yield slot, [text[start:end]], position
-    for result, position in objects(frame, "service_results", where):
-        for slot, value in result.items():
-            yield slot, [value], f"{position}.{slot}"
+def read_schema(source: Source, file: str) -> Schema:
+    """Read a `schema.json`."""
+    services, label = source.json(file), source.label(file)
+    check_json(services, _SCHEMA, label)
+    return {
+        _full_slot(service["service_name"], slot["name"]): frozenset(
+            slot.get("possible_values", ()) if slot.get("is_categorical") else ()
+        )
+        for service in services
+        for slot in service["slots"]
+    }
+
+
+def _full_slot(service: str, slot: str) -> str:
+    """Return the name of a slot as rows have it."""
+    return slot.lower() if slot.startswith(f"{service}-") else f"{service}-{slot}".lower()
+
+
+def parse_schema_guided(
+    dialogue: Mapping[str, Any], schema: Schema, name_slots: Collection[str], report: ReadReport, where: str
+) -> ParsedDialogue | None:
+    """Parse one dialogue of the shape `DIALOGUE`.
+
+    A frame holds the state of one service; the state of a row is that of all services so far.
+    """
+    dialogue_id = dialogue["dialogue_id"].removesuffix(".json")
+    where = f"{where} {dialogue_id!r}"
+    utterances: list[Utterance] = []
+    states: dict[int, State] = {}
+    by_service: dict[str, State] = {}
+    annotations: list[Annotation] = []
+    for index, turn in enumerate(dialogue["turns"]):
+        speaker, text, has_state = turn["speaker"].lower(), turn["utterance"], False
+        utterances.append(Utterance(speaker, text))
+        for number, frame in enumerate(turn["frames"]):
+            position, service = f"{where}, turns[{index}].frames[{number}]", frame["service"]
+            annotations.extend(_annotations(frame, index, text, name_slots, report, position))
+            if speaker == USER and "state" in frame:
+                by_service[service] = _parse_state(frame, schema, report, position)
+                has_state = True
+        if speaker == USER:
+            if not has_state:
+                report.normalize(
+                    "user turn without a state of its own, read with the previous one", f"{dialogue_id}, turn {index}"
+                )
+            states[index] = {slot: values for state in by_service.values() for slot, values in state.items()}
+    if not states:
+        report.skip("dialogue without a user turn", dialogue_id)
+        return None
+    return ParsedDialogue(dialogue_id, where, utterances, states, name_slots, annotations)
+
+
+def _parse_state(frame: Mapping[str, Any], schema: Schema, report: ReadReport, where: str) -> State:
+    state: State = {}
+    for slot, values in frame["state"]["slot_values"].items():
+        name = _full_slot(frame["service"], slot)
+        if name not in schema:
+            known = [other for other in schema if other.startswith(f"{frame['service'].lower()}-")]
+            raise DataError(f"{where}.state.slot_values: unknown slot {name!r}; the schema has {known} of its service")
+        kept, notes = split_unset(values, schema[name])
+        if kept:
+            state[name] = kept
+        for note in notes:
+            report.normalize(note, f"{where}: {name}")
+        if schema[name] and not schema[name].issuperset(set(kept) - {DONTCARE}):
+            report.normalize("value that the schema does not list, kept", f"{where}: {name} = {kept}")
+    return state
+
+
+def _annotations(
+    frame: Mapping[str, Any], turn: int, text: str, name_slots: Collection[str], report: ReadReport, where: str
+) -> Iterator[Annotation]:
+    for span in frame.get("slots", ()):
+        if not {"start", "exclusive_end"} <= span.keys():
+            continue
+        slot, start, end = _full_slot(frame["service"], span["slot"]), span["start"], span["exclusive_end"]
+        if not 0 <= start < end <= len(text):
+            if slot in name_slots:
+                report.skip("span outside the text", f"{where}: {start}:{end}")
+            continue
+        value = span.get("value")
+        value = value if isinstance(value, str) else text[start:end]
+        yield Annotation(slot if slot in name_slots else None, value, turn, start, end)
+
+
+def _name_kind(slot: str) -> str | None:
+    """Return the kind of name that a slot holds: hotel, restaurant, attraction, place (a town), or None."""
+    service, _, name = slot.lower().partition("-")
+    service = service.rpartition("_")[0] or service
+    return _KIND_OF.get((service, name))
 
 
 @paused_gc()
 def read_entity_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
-    """Read all names of one split of SGD.
-
-    Args:
-        path: As for `read_sgd`.
-        split: "train", "dev" or "test".
-
-    Returns:
-        Kind (hotel, restaurant, attraction, place) -> sorted names, each in its most frequent spelling.
-
-    Raises:
-        DataError: As for `read_sgd`.
-    """
+    """Read all names of one split of SGD: kind (one of `KINDS`) -> sorted names, each in its most frequent spelling."""
     source, files = _open(path, split)
     counts: dict[str, dict[str, dict[str, int]]] = {kind: {} for kind in KINDS}
     for file in files:
-        for where, dialogue in dialogues_in(source, file):
-            for kind, name in _names_in(dialogue, where):
+        for _, dialogue in dialogues_in(source, file, _NAMING_DIALOGUE):
+            for kind, name in _names_in(dialogue):
                 spellings = counts[kind].setdefault(normalize_name(name), {})
                 spellings[name] = spellings.get(name, 0) + 1
     return {kind: sorted(max(s, key=s.__getitem__) for s in names.values()) for kind, names in counts.items()}
 
 
+def _names_in(dialogue: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield kind and name from states, actions, spans and results of service calls."""
+    for turn in dialogue["turns"]:
+        for frame in turn["frames"]:
+            for slot, values in _slot_values(frame, turn["utterance"]):
+                if kind := _kind(frame["service"], slot):
+                    names = (value.strip() for value in values)
+                    yield from ((kind, name) for name in names if name and name != DONTCARE)
+
+
+@lru_cache(maxsize=10_000)
+def _kind(service: str, slot: str) -> str | None:
+    return _name_kind(_full_slot(service, slot))
+
+
+def _slot_values(frame: Mapping[str, Any], text: str) -> Iterator[tuple[str, Iterable[str]]]:
+    yield from frame.get("state", {}).get("slot_values", {}).items()
+    for act in frame.get("actions", ()):
+        yield from ((act["slot"], act.get(key, ())) for key in ("values", "canonical_values") if "slot" in act)
+    for span in frame.get("slots", ()):
+        start, end = span.get("start", 0), span.get("exclusive_end", 0)
+        if 0 <= start < end <= len(text):
+            yield span["slot"], [text[start:end]]
+    for result in frame.get("service_results", ()):
+        yield from ((slot, [value]) for slot, value in result.items())
+
+
 def build_bank(names: Mapping[str, Mapping[str, list[str]]]) -> tuple[Bank, Bank]:
     """Make splits disjoint: a name stays in the first split that has it, in any kind, case and white space.
 
-    Args:
-        names: Split -> kind -> names. The order of the splits is train, dev, test.
-
-    Returns:
-        Split -> kind -> sorted names, and in the same form the names removed from each split.
+    Takes and returns split -> kind -> names, and returns in the same form the names removed from each split.
 
     Example:
         >>> bank, removed = build_bank({"train": {"hotel": ["Oak"]}, "test": {"hotel": ["OAK", "Elm"]}})

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from datasets import Dataset
 
-from dair_hf.dialog.linking.foods import link_foods
-from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows, split_unset, unset_note
-from dair_hf.dialog.readers.json_values import member, objects, strings
-from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.readers.schema import dialogues_in
-from dair_hf.dialog.readers.splits import SPLITS, files_of_split, known_split, split_of
-from dair_hf.dialog.text.rows import SYSTEM, USER, Utterance
-from dair_hf.dialog.text.state import State
+from dair_hf.dialog.linking.catalogs import link_foods
+from dair_hf.dialog.readers.dialogues import ParsedDialogue, ReadReport, build_rows, split_unset
+from dair_hf.dialog.readers.files import SPLITS, dialogues_in, files_of_split, split_of
+from dair_hf.dialog.rows import SYSTEM, USER, State, Utterance
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.records import paused_gc
@@ -28,6 +24,8 @@ from dair_hf.io.records import paused_gc
 FOOD_SLOT = "restaurant-food"
 # Slot of the files -> slot of the rows, spelled as in MultiWOZ.
 SLOTS = {"food": FOOD_SLOT, "area": "restaurant-area", "price range": "restaurant-pricerange"}
+_ACT = {"act": frozenset({"inform", "request"}), "slots": [[str]]}
+_DIALOGUE = {"dialogue_idx": int, "dialogue": [{"system_transcript": str, "transcript": str, "belief_state": [_ACT]}]}
 # Food types that no dialogue of WOZ 2.0 names, in two lists without a common word: one to choose settings with, one to
 # test with. Partners of training rows have scrambled food types instead.
 UNSEEN_FOODS: Mapping[str, tuple[str, ...]] = {
@@ -53,7 +51,7 @@ def read_woz2(path: str | os.PathLike[str], split: str | None = None) -> tuple[D
 
     The state of a turn is its `belief_state` without requests; "dontcare" is a value. An utterance of the system
     without text (before the first turn) is left out. The column `names` has the food types of the dialogue: those of
-    its states, and all others that it speaks of (`linking.foods`).
+    its states, and all others that it speaks of (`linking.catalogs`).
 
     Args:
         path: A folder or archive with `woz_train_en.json`, `woz_validate_en.json` and `woz_test_en.json`, or one of
@@ -64,25 +62,19 @@ def read_woz2(path: str | os.PathLike[str], split: str | None = None) -> tuple[D
         The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
 
     Raises:
-        DataError: There is nothing to read, a file is broken, a key is missing, a state has an unknown slot or act, or
-            a dialogue id occurs twice. The message names file and position.
+        DataError: There is nothing to read, a file has another format, a state has an unknown slot, or a dialogue id
+            occurs twice. The message names file and position.
 
     Example:
         >>> rows, report = read_woz2("woz2.zip", split="test")  # doctest: +SKIP
         >>> report.turns  # doctest: +SKIP
         1646
     """
-    wanted, source = known_split(split), Source(path)
-    names = files_of_split(source, list(woz2_files(source)), wanted)
-    report = ReadReport()
-
-    def parse() -> Iterator[ParsedDialogue]:
-        for name in names:
-            for where, dialogue in dialogues_in(source, name):
-                if parsed := _parse_dialogue(dialogue, report, where):
-                    yield parsed
-
-    return build_rows(parse(), report, f"{source.path}: split {split or 'all'!r}"), report
+    source, report = Source(path), ReadReport()
+    files = files_of_split(source, list(woz2_files(source)), split)
+    dialogues = (found for file in files for found in dialogues_in(source, file, _DIALOGUE))
+    parsed = (_parse_dialogue(dialogue, report, where) for where, dialogue in dialogues)
+    return build_rows(filter(None, parsed), report, f"{source.path}: split {split or 'all'!r}"), report
 
 
 def woz2_files(source: Source) -> dict[str, str]:
@@ -92,18 +84,17 @@ def woz2_files(source: Source) -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: [*SPLITS].index(item[1])))
 
 
-def _parse_dialogue(dialogue: Any, report: ReadReport, where: str) -> ParsedDialogue | None:
-    dialogue_id = str(member(dialogue, "dialogue_idx", int, where))
+def _parse_dialogue(dialogue: Mapping[str, Any], report: ReadReport, where: str) -> ParsedDialogue | None:
+    dialogue_id = str(dialogue["dialogue_idx"])
     where = f"{where} {dialogue_id!r}"
     utterances: list[Utterance] = []
     states: dict[int, State] = {}
-    member(dialogue, "dialogue", list, where)
-    for turn, position in objects(dialogue, "dialogue", where):
+    for number, turn in enumerate(dialogue["dialogue"]):
         for speaker, key in ((SYSTEM, "system_transcript"), (USER, "transcript")):
-            text = " ".join(member(turn, key, str, position).split())
+            text = " ".join(turn[key].split())
             if text or speaker == USER:
                 utterances.append(Utterance(speaker, text))
-        states[len(utterances) - 1] = _parse_state(turn, report, position)
+        states[len(utterances) - 1] = _parse_state(turn["belief_state"], report, f"{where}, dialogue[{number}]")
     if not states:
         report.skip("dialogue without a user turn", dialogue_id)
         return None
@@ -112,34 +103,19 @@ def _parse_dialogue(dialogue: Any, report: ReadReport, where: str) -> ParsedDial
     return ParsedDialogue(dialogue_id, where, utterances, states, linked=linked)
 
 
-def _parse_state(turn: Mapping[str, Any], report: ReadReport, where: str) -> State:
+def _parse_state(acts: list[Mapping[str, Any]], report: ReadReport, where: str) -> State:
     state: State = {}
-    member(turn, "belief_state", list, where)
-    for entry, position in objects(turn, "belief_state", where):
-        act = member(entry, "act", str, position)
-        if act not in ("inform", "request"):
-            raise DataError(f"{position}: act {act!r} is unknown; expected inform or request")
-        for number, pair in enumerate(member(entry, "slots", list, position)):
-            at = f"{position}.slots[{number}]"
-            if len(strings(pair, at)) != 2:
-                raise DataError(f"{at}: expected a slot and its value, found {pair!r:.60}")
-            if act == "inform":
-                name, value = pair
-                _add_value(state, name, value, report, at)
+    for pair in (pair for entry in acts if entry["act"] == "inform" for pair in entry["slots"]):
+        if len(pair) != 2 or pair[0] not in SLOTS:
+            raise DataError(f"{where}.belief_state.slots: expected one of {[*SLOTS]} and its value, got {pair!r:.60}")
+        slot, value = SLOTS[pair[0]], " ".join(pair[1].lower().split())
+        if value != pair[1]:
+            report.normalize("value with capitals or spaces around it", f"{where}: {pair[1]!r}")
+        kept, notes = split_unset([value])
+        for note in notes:
+            report.normalize(note, f"{where}: {slot}")
+        if kept and state.get(slot, kept) != kept:
+            report.normalize("slot with two values, read as the last of them", f"{where}: {slot}")
+        if kept:
+            state[slot] = kept
     return state
-
-
-def _add_value(state: State, name: str, raw: str, report: ReadReport, where: str) -> None:
-    if name not in SLOTS:
-        raise DataError(f"{where}: unknown slot {name!r} (value {raw!r}); WOZ 2.0 tracks {', '.join(SLOTS)}")
-    slot, value = SLOTS[name], " ".join(raw.lower().split())
-    if value != raw:
-        report.normalize("value with capitals or spaces around it", f"{where}: {raw!r}")
-    kept, unset = split_unset([value])
-    for text in unset:
-        report.normalize(unset_note(text), f"{where}: {slot}")
-    if not kept:
-        return
-    if state.get(slot, kept) != kept:
-        report.normalize("slot with two values, read as the last of them", f"{where}: {slot}")
-    state[slot] = kept

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dair_hf.dialog.text.spans import NO_NAME, normalize_name
-
-METHODS = ("scramble", "anagram", "gibberish", "swap")
+from dair_hf.dialog.rows import NO_NAME, normalize_name
 
 # Values of other slots. New names must suit all turns of the dialogue, and a row has the states up to its own turn
 # only, so these are always excluded.
@@ -24,11 +22,6 @@ RESERVED = NO_NAME | _CATEGORIES
 # A shuffle leaves a name unchanged with probability 1/2 at most (two letters), so that not all draws fail.
 _DRAWS = 64
 _GAPS = re.compile(r"(\s+)")
-_ARTICLE = re.compile(r"(?<![^\W_])([Aa])[Nn]?(\s+[\"'‘“(]?)$")
-# Vowels that sound like "you" or "won" ("a european", "a ukrainian", "a one-way"), and what else begins with a vowel
-# sound ("an hour", "an 18th").
-_YOU_OR_WON = r"eu|ewe|once|one\b|u(?:k\b|kr|ganda|rugu|cla|ni(?![mn])|s[as]?\b|ser?s?\b|sual|topi)"
-_VOWEL_SOUND = re.compile(rf"(?!{_YOU_OR_WON})[aeiou]|h(?:our|ono|ones|eir)|8|1[18](?!\d\b)")
 _ONSETS = tuple("b br ch d dr f fl g gr h j k l m n p pl r s sk t".split())
 _VOWELS = tuple("a e i o u ai ee oo ou".split())
 _CODAS = ("", "", "", "b", "ck", "d", "g", "l", "m", "n", "p", "r", "sh", "st", "t", "x")
@@ -52,51 +45,18 @@ class Renaming(NamedTuple):
         return next((key for key in keys if slot in self.slots[key]), keys[0])
 
 
-def match_case(surface: str, name: str) -> str:
-    """Give `name` the case pattern of `surface`: lower, UPPER or Title Case (any word with an initial capital).
-
-    The name is unchanged if `surface` has no cased letters or if the change of case would alter its letters.
-    """
-    if surface.islower():
-        styled = name.lower()
-    elif surface.isupper() and sum(character.isupper() for character in surface) > 1:
-        styled = name.upper()
-    elif any(word[0].isupper() for word in surface.split()):
-        styled = "".join(word[:1].upper() + word[1:] for word in _GAPS.split(name.lower()))
-    else:
-        return name
-    return styled if len(styled) == len(name) and styled.lower() == name.lower() else name
-
-
-def fit_article(text: str, name: str) -> str:
-    """Return the text before a name with its last word, if that is "a" or "an", as the name needs it."""
-    n = "" if _VOWEL_SOUND.match(name.lower()) is None else "N" if len(name) > 1 and name.isupper() else "n"
-    return _ARTICLE.sub(rf"\g<1>{n}\g<2>", text)
-
-
-def scramble(name: str, generator: random.Random) -> str:
-    """Shuffle the letters within each word, and the words. Digits, punctuation and white space keep their positions.
-
-    Example:
-        >>> new = scramble("curry garden", random.Random(0))
-        >>> sorted("".join(sorted(word)) for word in new.split())
-        ['adegnr', 'crruy']
-    """
+def _scramble(name: str, generator: random.Random) -> str:
+    """Shuffle the letters within each word, and the words. Digits, punctuation and white space keep their positions."""
     pieces = _GAPS.split(name)
     indices = [index for index in range(0, len(pieces), 2) if pieces[index]]
-    words = [anagram(pieces[index], generator) for index in indices]
+    words = [_anagram(pieces[index], generator) for index in indices]
     for index, word in zip(indices, _shuffled(words, generator), strict=True):
         pieces[index] = word
     return "".join(pieces)
 
 
-def anagram(name: str, generator: random.Random) -> str:
-    """Shuffle all letters of the name across its words. Digits, punctuation and white space keep their positions.
-
-    Example:
-        >>> sorted(anagram("cambridge", random.Random(0))) == sorted("cambridge")
-        True
-    """
+def _anagram(name: str, generator: random.Random) -> str:
+    """Shuffle all letters of the name across its words. Digits, punctuation and white space keep their positions."""
     characters = list(name)
     indices = [index for index, character in enumerate(characters) if character.isalpha()]
     letters = _shuffled([characters[index] for index in indices], generator)
@@ -105,13 +65,8 @@ def anagram(name: str, generator: random.Random) -> str:
     return "".join(characters)
 
 
-def gibberish(generator: random.Random) -> str:
-    """Draw 3 to 11 made-up words, as the paper's released code does.
-
-    Example:
-        >>> 3 <= len(gibberish(random.Random(0)).split()) <= 11
-        True
-    """
+def _gibberish(generator: random.Random) -> str:
+    """Draw 3 to 11 made-up words, as the paper's released code does."""
     return " ".join(_word(generator) for _ in range(3 + _below(9, generator)))
 
 
@@ -129,16 +84,8 @@ def rename(
 
     A name depends on (method, seed, epoch, dialogue, entity). It is drawn again if it is a spelling of an entity of the
     dialogue, another new name or a reserved word. Entities are renamed in the order of their names, so that the order
-    of `names` does not matter. A shuffled name keeps no word of the old one, unless every draw does.
-
-    Args:
-        names: Column `names` of a row; entries of equal name are one entity.
-        method: One of `METHODS`.
-        slots: Entities with an entry of one of these slots are renamed.
-        bank: For `swap`: slot -> names to draw from.
-        seed: Any integer.
-        epoch: Any integer.
-        dialogue_id: Id of the dialogue.
+    of `names` (the column of a row) does not matter. A shuffled name keeps no word of the old one, unless every draw
+    does. Entities with an entry of one of `slots` are renamed.
     """
     owners: dict[str, list[str]] = {}
     listed: dict[str, set[str]] = {}
@@ -174,9 +121,9 @@ def _draw(method: str, name: str, candidates: Sequence[str], taken: set[str], ge
     second_best = None
     for _ in range(_DRAWS):
         if method == "gibberish":
-            new = gibberish(generator)
+            new = _gibberish(generator)
         else:
-            new = scramble(name, generator) if method == "scramble" else anagram(name, generator)
+            new = _scramble(name, generator) if method == "scramble" else _anagram(name, generator)
         if normalize_name(new) in taken:
             continue
         # "rice oshue" would still show that it was the rice house.

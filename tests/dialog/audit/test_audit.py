@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from dair_hf.dialog.audit.audit import CHECKS, audit, names_of
-from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, redraw
-from dair_hf.dialog.text.rows import FEATURES
+from dair_hf.dialog.audit.audit import CHECKS, _names_of, audit
+from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_features, redraw
+from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 
-PAIRED = augmented_features(FEATURES)
+PAIRED = _augmented_features(FEATURES)
 
 
 def make_row(dialogue, turn, texts, state, names, mentions, new_texts=None, new_state=None):
@@ -69,32 +69,9 @@ def test_sound_pairs_pass():
     report = audit(dataset(good(), alone, good(dialogue="D2")))
     assert (report.rows, report.pairs, report.no_partner, report.dialogues) == (3, 2, 1, 2)
     assert counts(report) == {}
-    assert {name: found.of for name, found in report.findings.items()} == {
-        "unchanged_pairs": 2, "original_name_missing_in_text": 3, "name_missing_in_text": 2,
-        "value_lost_from_text": 2, "known_names": 2, "leftover_names": 2,
-        "names_kept_in_state": 2, "two_new_names": 2, "renamed_common_words": 2,
-    }  # fmt: skip
+    assert set(report.findings) == set(CHECKS) - {"leaked_names"}
+    assert {found.of for found in report.findings.values()} == {2}
     report.raise_if_unsound()
-
-
-def test_unchanged_pairs():
-    row = changed(augmented_history=good()["history"], augmented_state=good()["state"])
-    report = audit(dataset(good(dialogue="D2"), row))
-    assert counts(report) == {"unchanged_pairs": 1, "known_names": 1} and report.findings[
-        "unchanged_pairs"
-    ].examples == ["D1/0"]
-
-
-def test_a_name_missing_in_the_original_text_is_counted_but_not_refused():
-    unsaid = make_row("D2", 0, ["is it free ?", "yes", "cowboy"], {"hotel-name": ["cow"]}, {"cow": ["cow"]}, [])
-    dontcare = make_row("D3", 0, ["any"], {"hotel-name": ["dontcare"], "hotel-area": ["west"]}, HOTEL, [])
-    spelled = make_row("D4", 0, ["the acorn!"], {"hotel-name": ["acorn"]}, HOTEL, [])
-    report = audit(dataset(good(), unsaid, dontcare, spelled))
-    assert counts(report) == {"original_name_missing_in_text": 1}
-    assert report.findings["original_name_missing_in_text"].examples == ["D2/0 'cow'"]
-    report.raise_if_unsound()
-    with pytest.raises(DataError, match=r"original_name_missing_in_text: 1 of 4 rows .*limit 0.2, .*D2/0 'cow'"):
-        report.raise_if_unsound({"original_name_missing_in_text": 0.2})
 
 
 def test_new_name_missing_in_the_augmented_text():
@@ -102,7 +79,7 @@ def test_new_name_missing_in_the_augmented_text():
     text = [{"speaker": "user", "text": "is The Ornacle free ?"}]
     report = audit(dataset(changed(augmented_history=text, augmented_state=state)))
     assert report.findings["name_missing_in_text"].examples == ["D1/0 'ornac'"]
-    with pytest.raises(DataError, match=r"name_missing_in_text: 1 of 1 pairs .*mentioned_only=True"):
+    with pytest.raises(DataError, match="name_missing_in_text .* 1 of 1 renamed"):
         report.raise_if_unsound()
 
 
@@ -126,73 +103,54 @@ def test_a_value_that_the_renaming_takes_from_the_text():
         last = row[view][-1]
         row = {**row, view: [*row[view][:-1], {**last, "text": last["text"] + " acorns"}]}
     assert "value_lost_from_text" not in counts(audit(dataset(row, good(dialogue="D2"))))
-    with pytest.raises(DataError, match=r"value_lost_from_text: 1 of 2 pairs .*mentioned_only=True"):
+    with pytest.raises(DataError, match="value_lost_from_text .* 1 of 2 renamed"):
         report.raise_if_unsound()
 
 
 def test_leaked_names():
     train = dataset(make_row("T", 0, ["x"], {}, {"ORNAC": ["ornac  inn"]}, []))
-    assert names_of(train) == {"ornac", "ornac inn"}
-    assert names_of(dataset(good())) == {"acorn", "the acorn", "ornac"}
+    assert _names_of(train) == {"ornac", "ornac inn"}
+    assert _names_of(dataset(good())) == {"acorn", "the acorn", "ornac"}
     for known in (train, ["Ornac"], dataset(good())):
         report = audit(dataset(good()), train=known)
         assert report.findings["leaked_names"].examples == ["D1/0 'ornac'"]
-        with pytest.raises(DataError, match="leaked_names: 1 of 1 pairs .*disjoint banks"):
+        with pytest.raises(DataError, match="leaked_names .* 1 of 1 renamed"):
             report.raise_if_unsound()
     assert counts(audit(dataset(good()), train=["acorn", "orna"])) == {}
 
 
-def test_length_ratio():
-    rows = [
-        make_row("D", turn, ["x" * 10], {}, {}, [], ["x" * length], {"a": ["b"]})
-        for turn, length in enumerate([5, 10, 20, 30, 40])
-    ]
-    report = audit(dataset(*rows))
-    assert report.length_ratio == pytest.approx({"median": 2.0, "p95": 3.8, "max": 4.0})
-    assert audit(dataset(make_row("D", 0, ["x"], {}, {}, []))).length_ratio == {}
-
-
 def test_examples_json_and_table():
-    same = {"augmented_history": good()["history"], "augmented_state": good()["state"]}
-    report = audit(dataset(*[{**good(turn), **same} for turn in range(9)]), train=["q"], max_examples=3)
-    assert report.findings["unchanged_pairs"].examples == ["D1/0", "D1/1", "D1/2"]
-    read = json.loads(json.dumps(report.to_dict()))
-    assert read["rows"] == 9 and read["findings"]["unchanged_pairs"] == {
-        "count": 9, "of": 9, "share": 1.0, "examples": ["D1/0", "D1/1", "D1/2"],
+    rows = [good(dialogue=f"D{number}") for number in range(9)]
+    report = audit(dataset(*rows), train=["ornac"], max_examples=3)
+    examples = [f"D{number}/0 'ornac'" for number in range(3)]
+    assert json.loads(json.dumps(report.to_dict()))["findings"]["leaked_names"] == {
+        "count": 9, "of": 9, "share": 1.0, "examples": examples,
     }  # fmt: skip
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=200)
     console.print(report.to_table())
     text = console.file.getvalue()
-    assert all(CHECKS[name].description in text for name in report.findings) and "D1/0, D1/1, D1/2" in text
-    assert set(report.findings) == set(CHECKS)
+    assert all(check.description in text for check in CHECKS.values()) and ", ".join(examples) in text
 
 
 def test_the_refusal_lists_every_failing_check():
-    same = changed(augmented_history=good()["history"], augmented_state=good()["state"])
-    report = audit(dataset(same, good(dialogue="D2")), train=["ornac"])
+    lost = [{"slot": "hotel-stars", "values": ["acorn"]}]
+    row = changed(state=good()["state"] + lost, augmented_state=good()["augmented_state"] + lost)
+    report = audit(dataset(row, good(dialogue="D2")), train=["ornac"])
     with pytest.raises(DataError) as caught:
         report.raise_if_unsound()
     message = str(caught.value)
-    assert "unchanged_pairs: 1 of 2 pairs" in message and "leaked_names: 1 of 2 pairs" in message
-    assert "for instance D1/0;" in message and "name_missing" not in message
-    report.raise_if_unsound({"unchanged_pairs": 0.5, "leaked_names": 1.0, "known_names": 0.5})
+    assert "value_lost_from_text" in message and "leaked_names" in message and "name_missing" not in message
+    report.raise_if_unsound({"value_lost_from_text": 0.5, "leaked_names": 1.0, "known_names": 0.5})
 
 
 def test_bad_input():
-    with pytest.raises(DataError, match=r"columns \['augmented_history', 'augmented_state'\] are missing .*augment"):
-        audit(dataset(good()).remove_columns(["augmented_history", "augmented_state"]))
-    with pytest.raises(DataError, match="no rows"):
-        audit(dataset(good()).select([]))
-    with pytest.raises(DataError, match="row 'D1/0': only one of augmented_history and augmented_state is None"):
-        audit(dataset(changed(augmented_state=None)))
-    with pytest.raises(DataError, match="row 'D1/0': augmented_history has 0 utterances, history 1"):
-        audit(dataset(changed(augmented_history=[])))
+    for row in (changed(augmented_state=None), changed(augmented_history=[])):
+        with pytest.raises(DataError, match="row 'D1/0': expected augmented_history with 1 utterances"):
+            audit(dataset(row))
     with pytest.raises(DataError, match="none of 1 rows has a partner"):
         audit(dataset(make_row("D", 0, ["x"], {}, {}, []))).raise_if_unsound()
-    with pytest.raises(DataError, match=r"limits: \['leaked_names'\] not checked"):
-        audit(dataset(good())).raise_if_unsound({"leaked_names": 0.1})
 
 
 def test_augmented_rows_are_sound_and_those_with_unmentioned_names_are_not():

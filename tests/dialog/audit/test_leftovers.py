@@ -13,13 +13,13 @@ from datasets import Dataset
 
 from dair_hf.dialog.audit.audit import CHECKS, audit
 from dair_hf.dialog.audit.leftovers import LeftoverSearch
-from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, redraw
-from dair_hf.dialog.text.rows import FEATURES
+from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_features, redraw
+from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 Views = tuple[str, str]
-SEARCHED = [name for name, check in CHECKS.items() if check.unit == "renamed dialogues"]
+SEARCHED = [name for name, check in CHECKS.items() if check.limit]
 
 
 def search(*utterances: Views, state: dict[str, Views] | None = None, types: tuple[str, ...] = ()) -> LeftoverSearch:
@@ -35,7 +35,7 @@ def search(*utterances: Views, state: dict[str, Views] | None = None, types: tup
 
 
 def failing(result: LeftoverSearch) -> set[str]:
-    return {check for check, examples in result.findings().items() if examples}
+    return {check for check, examples in result.findings().items() if examples and check in SEARCHED}
 
 
 GALLERY = "Is the Orla Fenwick Gallery free?", "Is the Oakum Brontide free?"
@@ -186,11 +186,11 @@ def row(dialogue: str, texts: list[str], new: list[str] | None) -> dict[str, Any
 def test_the_audit_refuses_leftovers() -> None:
     rows = [row(f"o{i}", ["hello, a holm is free"], ["hello, a brontide is free"]) for i in range(3)]
     rows.append(row("d", ["holm inn is free", "I'll try the holm"], ["brontide is free", "I'll try the holm"]))
-    report = audit(Dataset.from_list(rows, features=augmented_features(FEATURES)))
+    report = audit(Dataset.from_list(rows, features=_augmented_features(FEATURES)))
     assert report.findings["leftover_names"].of == 4 and report.findings["leftover_names"].count == 1
     (example,) = report.findings["leftover_names"].examples
     assert example == "d/0 'the holm' of 'holm inn' in \"I'll try the holm\"" or example.startswith("d/0 'holm'")
-    with pytest.raises(DataError, match=r"leftover_names: 1 of 4 renamed dialogues .*limit 0.003, .*d/0"):
+    with pytest.raises(DataError, match=r"leftover_names .*0.003.* 1 of 4 renamed dialogues.*d/0"):
         report.raise_if_unsound()
     report.raise_if_unsound({"leftover_names": 0.25})
 

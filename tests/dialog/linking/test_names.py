@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dair_hf.dialog.linking.mentions import Annotation, LinkedNames, link_names
-from dair_hf.dialog.linking.names import DialogueNames
-from dair_hf.dialog.linking.spelling import kind_of, name_keys, same_entity
+from dair_hf.dialog.linking.names import DialogueNames, _same_entity, kind_of, name_keys
+from dair_hf.dialog.rows import NameEntry
 
 
 def same(left: str, right: str, slot: str, other_slot: str | None = None) -> bool:
-    return same_entity(name_keys(left), kind_of(slot), name_keys(right), kind_of(other_slot or slot)) > 0
+    return _same_entity(name_keys(left), kind_of(slot), name_keys(right), kind_of(other_slot or slot)) > 0
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,10 @@ def link(texts: list[str], *names: tuple[str, str], spans: list[Annotation] | No
     for slot, name in names:
         dialogue_names.add(slot, name)
     return link_names(texts, dialogue_names, spans or [])
+
+
+def entries_of(linked: LinkedNames) -> list[NameEntry]:
+    return [entity.entry() for entity in linked.entities]
 
 
 def surfaces(texts: list[str], *names: tuple[str, str], spans: list[Annotation] | None = None) -> list[tuple[str, str]]:
@@ -206,7 +210,7 @@ def test_one_entity_has_one_name(state: tuple[str, str], text: str, annotated: s
     slot = "restaurant-name" if "restaurant" in state[1] else state[0]
     start = text.index(annotated)
     linked = link([text], state, spans=[Annotation(slot, annotated.lower(), 0, start, start + len(annotated))])
-    assert len(linked.entries) == 1 and {state[1], annotated} <= set(linked.entries[0].forms)
+    assert len(entries_of(linked)) == 1 and {state[1], annotated} <= set(entries_of(linked)[0].forms)
     assert [text[mention.start : mention.end] for mention in linked.mentions] == [annotated]
 
 
@@ -217,19 +221,19 @@ def test_accents_do_not_matter(said: str) -> None:
 
 def test_a_part_never_becomes_the_name() -> None:
     texts = ["there is Orla Fenwick Gallery", *["the Fenwick"] * 3]
-    names = link(texts, spans=[Annotation("attraction-name", "orla fenwick gallery", 0, 9, 29)]).entries
+    names = entries_of(link(texts, spans=[Annotation("attraction-name", "orla fenwick gallery", 0, 9, 29)]))
     assert names[0].name == "orla fenwick gallery" and "Fenwick" in names[0].forms
 
 
 def test_a_destination_that_is_a_part_of_a_name_refers_to_it() -> None:
-    names = link(
+    linked = link(
         ["zefiro city centre"],
         ("restaurant-name", "zefiro city centre"),
         ("taxi-destination", "zefiro"),
         ("train-destination", "cambridge"),
         ("hotel-name", "cambridge belfry"),
-    ).entries
-    assert [(entry.slot, set(entry.forms) >= {"zefiro"}) for entry in names] == [
+    )
+    assert [(entry.slot, set(entry.forms) >= {"zefiro"}) for entry in entries_of(linked)] == [
         ("restaurant-name", True), ("train-destination", False), ("hotel-name", False),
     ]  # fmt: skip
 
@@ -239,7 +243,7 @@ def test_words_for_a_kind_of_place_name_nothing() -> None:
     texts = ["The University Arms, and preferably a college.", "I'm looking for cambridge."]
     spans = [Annotation("attraction-name", "college", 0, 38, 45), Annotation("attraction-name", "cambridge", 1, 16, 25)]
     linked = link(texts, *names, spans=spans)
-    assert [entry.name for entry in linked.entries] == ["university arms hotel"]
+    assert [entry.name for entry in entries_of(linked)] == ["university arms hotel"]
     assert [mention.name for mention in linked.mentions] == ["university arms hotel"]
 
 
@@ -247,6 +251,6 @@ def test_entries_hold_every_form_and_the_name_slot() -> None:
     hotel = ("hotel-name", "warkworth house")
     spans = [Annotation("hotel-name", "wartworth", 0, 4, 13)]
     texts = ["the Wartworth, I mean warkworth"]
-    (entry,) = link(texts, hotel, hotel, ("taxi-departure", "the warkworth"), spans=spans).entries
+    (entry,) = entries_of(link(texts, hotel, hotel, ("taxi-departure", "the warkworth"), spans=spans))
     assert (entry.slot, entry.name) == ("hotel-name", "warkworth house")
     assert set(entry.forms) == {"warkworth house", "the warkworth", "Wartworth", "warkworth"}

@@ -13,16 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
-from dair_hf.dialog.readers.multiwoz21 import detokenize, read_value
+from dair_hf.dialog.readers.multiwoz import _detokenize, _read_value, read_multiwoz, splits_in
 from dair_hf.dialog.renaming.entities import EntityAugmenter
-from dair_hf.dialog.text.rows import validate_rows
-from dair_hf.dialog.text.spans import on_word_boundary
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 from tests.fixtures.cpu_time import cpu_time
-from tests.fixtures.dialogs import augment_row
+from tests.fixtures.dialogs import augment_row, require_sound_rows
 from tests.fixtures.paths import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"
@@ -84,7 +81,7 @@ def state_of(row: Json) -> dict[str, list[str]]:
 
 def test_21_by_hand(tmp_path: Path) -> None:
     rows, report = read_multiwoz(write(tmp_path, {"MUL0001.json": talk()}))
-    validate_rows(rows)
+    require_sound_rows(rows)
     first, second = rows
     assert [row["row_id"] for row in rows] == ["MUL0001/0", "MUL0001/1"]
     assert state_of(first) == {
@@ -138,19 +135,19 @@ def test_21_by_hand(tmp_path: Path) -> None:
     ],
 )
 def test_detokenize(tokenized: str, expected: str) -> None:
-    assert detokenize(tokenized.split())[0] == expected
+    assert _detokenize(tokenized.split())[0] == expected
 
 
 @given(st.lists(st.text(min_size=1, max_size=5).filter(lambda token: token.split() == [token]), max_size=12))
 def test_detokenize_returns_the_span_of_each_token(tokens: list[str]) -> None:
-    text, places = detokenize(tokens)
+    text, places = _detokenize(tokens)
     assert [text[start:end] for start, end in places] == tokens
     assert "".join(text.split()) == "".join(tokens)
 
 
 @pytest.mark.parametrize("raw", ["dontcare", "do n't care", "don't care", "dont care", "do not care", "Does not care"])
 def test_every_dontcare(raw: str) -> None:
-    assert read_value(raw)[0] == ("dontcare",)
+    assert _read_value(raw)[0] == ("dontcare",)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +166,7 @@ def test_every_dontcare(raw: str) -> None:
     ],
 )
 def test_values(raw: str, values: tuple[str, ...]) -> None:
-    assert read_value(raw)[0] == values
+    assert _read_value(raw)[0] == values
 
 
 def test_21_layouts_give_equal_rows(tmp_path: Path) -> None:
@@ -193,7 +190,7 @@ def test_21_layouts_give_equal_rows(tmp_path: Path) -> None:
 
 def test_22_by_hand() -> None:
     rows, report = read_multiwoz(FIXTURES, "dev")
-    validate_rows(rows)
+    require_sound_rows(rows)
     first, second = rows
     assert [row["row_id"] for row in rows] == ["PMUL0001/0", "PMUL0001/1"]
     assert state_of(first) == {"hotel-area": ["east"], "hotel-name": ["larch tree guest house", "the larch tree"]}
@@ -229,23 +226,8 @@ def test_22_with_one_file_per_split(tmp_path: Path) -> None:
     expected = read_multiwoz(FIXTURES, "dev")[0].to_list()
     for split in ("dev", None):
         assert read_multiwoz(tmp_path, split, version="2.2")[0].to_list() == expected
-    with pytest.raises(DataError, match=r"dev\.json: holds list .*version 2\.2"):
+    with pytest.raises(DataError, match=r"dev\.json: expected an object"):
         read_multiwoz(tmp_path, "dev")
-
-
-@pytest.mark.parametrize(
-    "dialogue",
-    [
-        {"dialogue_idx": "MUL1.json", "domains": ["hotel"], "dialogue": [{"transcript": "hi"}]},  # TRADE
-        {"dataset": "multiwoz21", "data_split": "dev", "dialogue_id": "m-1", "turns": [{"utterance": "hi"}]},  # ConvLab
-        "MUL1",
-    ],
-)
-def test_a_list_in_another_format_is_not_called_22(tmp_path: Path, dialogue: Any) -> None:
-    with pytest.raises(DataError, match="expected an object of dialogues") as caught:
-        read_multiwoz(write(tmp_path, [dialogue], "dev.json"))
-    assert "2.2" not in str(caught.value)
-    assert all(key in str(caught.value) for key in dialogue if isinstance(dialogue, dict))
 
 
 def test_both_versions_read_none_as_not_set(tmp_path: Path) -> None:
@@ -261,7 +243,7 @@ def test_both_versions_read_none_as_not_set(tmp_path: Path) -> None:
     assert state_of(rows[0]) == {"hotel-name": ["larch tree"], "hotel-pricerange": ["cheap"]}
     notes = ["value 'none', read as not set", "value 'not mentioned', read as not set"]
     assert [report.normalized[note] for note in notes] == [1, 1]
-    assert read_value("not mentioned|larch tree|none") == (
+    assert _read_value("not mentioned|larch tree|none") == (
         ("larch tree",), ("alternatives in one value", notes[1], notes[0])
     )  # fmt: skip
 
@@ -309,92 +291,67 @@ def broken(path: list[Any], value: Any = None) -> Json:
     return {"MUL1": dialogue}
 
 
+# Messages name the file, the dialogue and the field.
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "place"),
     [
-        ('{"MUL1": {"log": [\n{"text"', r"val\.json: not valid JSON: .*line 2"),
-        ([], "holds list, expected an object of dialogues"),
-        ({}, "holds no user turn with a state"),
-        ({"MUL1": {"log": []}}, "holds no user turn with a state"),
-        ({"MUL1": []}, r"dialogue 'MUL1': 'log' is missing"),
-        (broken(["log"]), r"dialogue 'MUL1': 'log' is missing"),
-        (broken(["log"], "x"), "'log' is str, expected list"),
-        (broken(["log", 1, "text"]), r"dialogue 'MUL1', log\[1\]: 'text' is missing"),
-        (broken(["log", 2, "text"], 5), r"log\[2\]: 'text' is int, expected str"),
-        (broken(["log", 3, "metadata"]), r"log\[3\]: 'metadata' is missing"),
-        (broken(["log", 3, "metadata", "hotel", "semi"]), r"log\[3\], metadata\.hotel: 'semi' is missing"),
+        ('{"MUL1": {"log": [\n{"text"', r"val\.json: .*line 2"),
+        ([], r"val\.json"),
+        ({}, "no user turn|got none"),
+        ({"MUL1": {"log": []}}, "got none"),
+        ({"MUL1": []}, r"val\.json: dialogue 'MUL1'"),
+        (broken(["log"]), "'log'"),
+        (broken(["log", 1, "text"]), r"dialogue 'MUL1', log\[1\].*'text'"),
+        (broken(["log", 2, "text"], 5), r"log\[2\]\.text"),
+        (broken(["log", 3, "metadata"]), r"log\[3\].*'metadata'"),
+        (broken(["log", 3, "metadata", "hotel", "semi"]), r"log\[3\]\.metadata\.hotel.*'semi'"),
         (
             broken(["log", 3, "metadata", "hotel", "semi", "colour"], "red"),
-            r"val\.json: dialogue 'MUL1', log\[3\], metadata\.hotel\.semi\.colour: unknown slot 'hotel-colour' \(value "
-            r"'red'\); MultiWOZ tracks hotel-area",
+            r"val\.json: dialogue 'MUL1', log\[3\]\.metadata\.hotel\.semi\.colour: unknown slot 'hotel-colour'",
         ),
-        (broken(["log", 3, "metadata", "hotel", "semi", "name"], 7), "expected a string, found 7"),
+        (broken(["log", 3, "metadata", "hotel", "semi", "name"], 7), r"metadata\.hotel\.semi\.name"),
         ({"MUL1": talk(), "MUL1.json": talk()}, "'MUL1' occurs twice"),
     ],
 )
-def test_21_bad_input(tmp_path: Path, content: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_21_bad_input(tmp_path: Path, content: Any, place: str) -> None:
+    with pytest.raises(DataError, match=place):
         read_multiwoz(write(tmp_path, content))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "place"),
     [
-        (lambda d: d.pop("dialogue_id"), r"dialogues_001\.json: dialogue \[0\]: 'dialogue_id' is missing"),
-        (lambda d: d["turns"][2].pop("utterance"), r"'PMUL0001', turns\[2\]: 'utterance' is missing"),
-        (lambda d: d["turns"][0].pop("frames"), r"turns\[0\]: 'frames' is missing"),
-        (lambda d: d["turns"][0].update(speaker="BOT"), r"turns\[0\]: speaker 'BOT' is unknown"),
-        (lambda d: d["turns"][0]["frames"][0].pop("service"), r"turns\[0\], frames\[0\]: 'service' is missing"),
+        (lambda d: d.pop("dialogue_id"), r"dialogues_001\.json: dialogue \[0\].*'dialogue_id'"),
+        (lambda d: d["turns"][2].pop("utterance"), r"turns\[2\].*'utterance'"),
+        (lambda d: d["turns"][0].update(speaker="BOT"), r"turns\[0\]\.speaker"),
+        (lambda d: d["turns"][0]["frames"][0].pop("service"), r"turns\[0\]\.frames\[0\].*'service'"),
         (
             lambda d: d["turns"][0]["frames"][0]["state"]["slot_values"].update({"hotel-colour": ["red"]}),
-            r"turns\[0\], frames\[0\], state\.slot_values: unknown slot 'hotel-colour'; the schema has hotel-",
+            r"'PMUL0001', turns\[0\]\.frames\[0\]\.state\.slot_values: unknown slot 'hotel-colour'",
         ),
         (
             lambda d: d["turns"][0]["frames"][0]["state"]["slot_values"].update({"hotel-name": "x"}),
-            r"slot_values\.hotel-name: expected a list of strings, found 'x'",
+            r"slot_values\.hotel-name",
         ),
-        (lambda d: d["turns"].clear(), "holds no user turn"),
+        (lambda d: d["turns"].clear(), "got none"),
     ],
 )
-def test_22_bad_input(tmp_path: Path, change: Any, message: str) -> None:
+def test_22_bad_input(tmp_path: Path, change: Any, place: str) -> None:
     (dialogue,) = json.loads((FIXTURES / "dev" / "dialogues_001.json").read_text())
     change(dialogue)
     (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
     write(tmp_path, [dialogue], "dialogues_001.json")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=place):
         read_multiwoz(tmp_path)
 
 
-def test_22_bad_schema_and_duplicates(tmp_path: Path) -> None:
+def test_22_duplicates(tmp_path: Path) -> None:
     content = (FIXTURES / "dev" / "dialogues_001.json").read_text()
-    write(tmp_path, content, "dialogues_001.json")
-    write(tmp_path, '[{"service_name": "hotel"}]', "schema.json")
-    with pytest.raises(DataError, match=r"schema\.json: service \[0\]: 'slots' is missing"):
-        read_multiwoz(tmp_path)
     (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
-    write(tmp_path, content, "dialogues_002.json")
+    for name in ("dialogues_001.json", "dialogues_002.json"):
+        write(tmp_path, content, name)
     with pytest.raises(DataError, match=r"dialogues_002\.json: dialogue \[0\] 'PMUL0001': .* occurs twice"):
         read_multiwoz(tmp_path)
-    write(tmp_path, {}, "dialogues_002.json")
-    with pytest.raises(DataError, match=r"dialogues_002\.json: holds dict, expected a list"):
-        read_multiwoz(tmp_path)
-
-
-def test_bad_arguments(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="split 'Test' is unknown"):
-        read_multiwoz(FIXTURES, "Test")
-    with pytest.raises(DataError, match=r"version '2\.5' is unknown"):
-        read_multiwoz(FIXTURES, version="2.5")
-    with pytest.raises(DataError, match="split 'test'"):
-        read_multiwoz(FIXTURES, "test")
-    with pytest.raises(DataError, match="no such file or folder"):
-        read_multiwoz(tmp_path / "absent")
-    with pytest.raises(DataError, match="holds no dialogues of split 'all'"):
-        read_multiwoz(tmp_path)
-    with pytest.raises(DataError, match="holds no dialogues of split 'test'"):
-        read_multiwoz(write(tmp_path, {"A": talk()}), "test")
-    with pytest.raises(DataError, match="split 'test'"):
-        read_multiwoz(write(tmp_path, {"A": talk()}, "data.json"), "test")
 
 
 @pytest.mark.realdata
@@ -403,8 +360,8 @@ def test_public_21(real_data: Path) -> None:
     with cpu_time() as spent:
         dev, dev_report = read_multiwoz(real_data / "multiwoz21", "val")
         test, report = read_multiwoz(real_data / "multiwoz21", "test")
-        validate_rows(dev)
-        validate_rows(test)
+        require_sound_rows(dev)
+        require_sound_rows(test)
     assert (dev_report.dialogues, len(dev)) == (999, 7365)
     assert (report.dialogues, len(test)) == (1000, 7372)
     states = [state_of(row) for row in test.select_columns("state")]
@@ -419,11 +376,6 @@ def test_public_21(real_data: Path) -> None:
         assert not found.skipped
     last = {row["dialogue_id"]: row for row in test}
     for row in last.values():
-        known = {name["name"] for name in row["names"]}
-        for entity in row["entities"]:
-            text = row["history"][entity["turn"]]["text"]
-            assert on_word_boundary(text, entity["start"], entity["end"])
-            assert entity["name"] in known
         # Every name of a state is one of the forms, so that a renaming reaches it.
         forms = {form for name in row["names"] for form in name["forms"]}
         for slot, values in state_of(row).items():

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from dair_hf.dialog.audit.audit import audit, names_of
+from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import load_dialogs
-from dair_hf.dialog.linking.foods import FOODS, SPELLINGS
+from dair_hf.dialog.linking.catalogs import FOODS, SPELLINGS
 from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2, woz2_files
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
-from dair_hf.dialog.task import evaluation_pairs, training_augmenter
-from dair_hf.dialog.text.rows import validate_rows
+from dair_hf.dialog.task import _training_augmenter, evaluation_pairs
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
+from tests.fixtures.dialogs import require_sound_rows
 
 Json = dict[str, Any]
 FILES = {"train": "woz_train_en.json", "dev": "woz_validate_en.json", "test": "woz_test_en.json"}
@@ -69,7 +69,7 @@ def state_of(row: Json, column: str = "state") -> dict[str, str]:
 
 def test_rows_by_hand(tmp_path: Path) -> None:
     rows, report = read_woz2(write(tmp_path, [talk()]))
-    validate_rows(rows)
+    require_sound_rows(rows)
     assert rows["row_id"][:] == ["7/0", "7/1", "7/2"]
     assert [state_of(row) for row in rows] == [
         {"restaurant-food": "modern european"},
@@ -112,25 +112,23 @@ def test_folder_and_archive_give_equal_rows_by_split(tmp_path: Path) -> None:
         assert rows.to_list() == read_woz2(tmp_path / "folder", split)[0].to_list()
     assert len(read_woz2(tmp_path / "woz.zip")[0]) == 9
     assert list(woz2_files(Source(tmp_path / "woz.zip")).values()) == ["train", "dev", "test"]
-    with pytest.raises(DataError, match="split 'tset' is unknown; use one of train, dev"):
-        read_woz2(tmp_path / "folder", "tset")
     with pytest.raises(DataError, match="split 'test'"):
         read_woz2(tmp_path / "folder" / FILES["train"], "test")
 
 
 @pytest.mark.parametrize(
-    ("state", "message"),
+    ("state", "place"),
     [
-        (inform(pricerange="cheap"), r"slots\[0\]: unknown slot 'pricerange' .* food, area, price ra"),
-        ([{"slots": [["food"]], "act": "inform"}], r"slots\[0\]: expected a slot and its value, found"),
-        ([{"slots": [], "act": "deny"}], r"belief_state\[0\]: act 'deny' is unknown; expected inform or request"),
-        ([{"slots": [["food", 3]], "act": "inform"}], r"slots\[0\]: expected a list of strings"),
+        (inform(pricerange="cheap"), "slots.*'pricerange'"),
+        ([{"slots": [["food"]], "act": "inform"}], "slots"),
+        ([{"slots": [], "act": "deny"}], r"belief_state\[0\]\.act"),
+        ([{"slots": [["food", 3]], "act": "inform"}], r"slots\[0\]\[1\]"),
     ],
-)  # fmt: skip
-def test_broken_states_are_refused_with_dialogue_and_turn(tmp_path: Path, state: Any, message: str) -> None:
+)
+def test_broken_states_are_refused_with_dialogue_and_turn(tmp_path: Path, state: Any, place: str) -> None:
     broken = talk()
     broken["dialogue"][1]["belief_state"] = state
-    with pytest.raises(DataError, match=r"en\.json: dialogue \[0\] '7', dialogue\[1\], .*" + message):
+    with pytest.raises(DataError, match=r"en\.json: dialogue \[0\].*, dialogue\[1\].*" + place):
         read_woz2(write(tmp_path, [broken]))
 
 
@@ -169,16 +167,8 @@ def test_validation_is_a_split_with_its_own_unseen_foods(tmp_path: Path) -> None
         pairs = evaluation_pairs(dialogs, config)
         new = {state_of(row, "augmented_state")[FOOD_SLOT] for row in pairs if row["augmented_state"]}
         assert new and new <= set(UNSEEN_FOODS[evaluate_on])
-    with pytest.raises(
-        DataError, match="train_split='val' and 'dev', the split of evaluate_on=validation, are the same"
-    ):
+    with pytest.raises(DataError, match="train_split='val' and 'dev', the split of evaluate_on=validation"):
         woz2(tmp_path, train_split="val", evaluate_on="validation")
-    with pytest.raises(DataError, match="source=woz2 has unseen names of its own, so sgd_dir would not be read"):
-        woz2(tmp_path, sgd_dir="sgd")
-    with pytest.raises(DataError, match="source=woz2 needs --sgd_dir"):
-        woz2(tmp_path, pretrain={"max_steps": 1})
-    with pytest.raises(DataError, match="source=woz2 needs --data_dir"):
-        DialogConfig(source="woz2")
 
 
 COUNTS = {"train": (600, 2536), "dev": (200, 830), "test": (400, 1646)}
@@ -194,7 +184,7 @@ def raw(data: Path, split: str) -> list[Json]:
 @pytest.mark.parametrize("split", list(COUNTS))
 def test_public_states_are_those_of_an_independent_parse(real_data: Path, split: str) -> None:
     rows, report = read_woz2(real_data / "woz2" / "woz2.zip", split)
-    validate_rows(rows)
+    require_sound_rows(rows)
     assert (report.dialogues, report.turns) == COUNTS[split]
     expected = []
     for dialogue in raw(real_data, split):
@@ -217,11 +207,11 @@ OTHERS = ("restaurant-area", "restaurant-pricerange")
 def test_public_pairs_are_sound_and_change_food_only(real_data: Path, evaluate_on: str) -> None:
     config = woz2(real_data / "woz2" / "woz2.zip", evaluate_on=evaluate_on, covariant_only=False)
     dialogs = load_dialogs(config)
-    train, test = redraw(dialogs.train, training_augmenter(config, 0)), evaluation_pairs(dialogs, config)
-    for pairs, trained in ((train, None), (test, names_of(train))):
+    train, test = redraw(dialogs.train, _training_augmenter(config, 0)), evaluation_pairs(dialogs, config)
+    for pairs, trained in ((train, None), (test, train)):
         report = audit(pairs, train=trained)
         report.raise_if_unsound()
-        assert {name for name, finding in report.findings.items() if finding.count} <= {"original_name_missing_in_text"}
+        assert not any(finding.count for finding in report.findings.values())
         assert report.pairs / report.rows > 0.75
         assert _check_pairs(pairs) == report.pairs
     everything = " ".join(turn["text"].lower() for rows in (dialogs.train, dialogs.test) for turn in _utterances(rows))

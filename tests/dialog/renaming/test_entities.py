@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
 
-from dair_hf.dialog.renaming import new_names as renaming
-from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, load_bank, redraw
-from dair_hf.dialog.renaming.new_names import match_case
-from dair_hf.dialog.text.rows import FEATURES
+from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_features, _match_case, load_bank, redraw
+from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 from tests.fixtures.dialogs import augment_row
@@ -78,21 +73,6 @@ def test_scramble_keeps_the_words_and_changes_text_and_state_alike():
     assert new != "warkworth house"
 
 
-def test_anagram_has_the_shape_of_the_papers_example():
-    # The paper's "warkworth house" -> "easrtokow hhrwu": all letters across the words, word lengths kept.
-    _, state = views(EntityAugmenter(method="anagram"), one_name("warkworth house"))
-    new = state["hotel-name"][0]
-    assert [len(word) for word in new.split(" ")] == [9, 5]
-    assert sorted(new) == sorted("easrtokow hhrwu") == sorted("warkworth house")
-    crossed = [
-        sorted(
-            views(EntityAugmenter(method="anagram", seed=s), one_name("warkworth house"))[1]["hotel-name"][0].split()[1]
-        )
-        for s in range(20)
-    ]
-    assert any(letters != sorted("house") for letters in crossed)
-
-
 def test_gibberish_has_3_to_11_words_and_every_length_occurs():
     lengths = set()
     for seed in range(200):
@@ -107,16 +87,6 @@ def test_swap_draws_from_the_kind_of_the_slot():
         views(EntityAugmenter("swap", seed=s, bank=BANK), one_name("nandos"))[1]["hotel-name"][0] for s in range(40)
     }
     assert seen == {"hilton garden inn", "best western"}
-
-
-@pytest.mark.parametrize(
-    ("name", "fixed"),
-    [("saint john's", "'"), ("alpha-milton", "-"), ("hotel 7", "7"), ("a & e", "&"), ("b.b.c", ".")],
-)
-def test_punctuation_and_digits_keep_their_positions(name, fixed):
-    texts, state = views(EntityAugmenter(), one_name(name))
-    new = state["hotel-name"][0]
-    assert new != name and sorted(new) == sorted(name) and fixed in new and texts == [f"i want {new} please"]
 
 
 @pytest.mark.parametrize("name", ["a", "aaa", "77", "7 7", "zzz zzz", "!?"])
@@ -161,7 +131,7 @@ def test_spacing_around_a_span_and_a_value_is_kept():
      ("7", "Sea thai"), ("iPod", "Sea thai"), ("A", "Sea Thai")],
 )  # fmt: skip
 def test_case_patterns(surface, expected):
-    assert match_case(surface, "Sea thai") == expected
+    assert _match_case(surface, "Sea thai") == expected
 
 
 @pytest.mark.parametrize(
@@ -189,9 +159,9 @@ def test_the_article_follows_the_new_name(text, new, expected):
 
 
 def test_case_is_unchanged_if_it_would_alter_letters():
-    assert match_case("ABC", "ı") == "ı"  # upper case "I" would read back as "i"
-    assert match_case("ABC", "straße") == "straße"  # upper case "STRASSE" has another letter
-    assert match_case("abc", "İnn") == "İnn"  # lower case has one more
+    assert _match_case("ABC", "ı") == "ı"  # upper case "I" would read back as "i"
+    assert _match_case("ABC", "straße") == "straße"  # upper case "STRASSE" has another letter
+    assert _match_case("abc", "İnn") == "İnn"  # lower case has one more
 
 
 def test_a_name_inside_another_word_is_not_renamed():
@@ -322,13 +292,6 @@ def test_places_are_renamed_on_request_only():
     assert texts == [f"from {state['train-departure'][0]}"]
 
 
-def test_other_slots_can_be_named_sgd_style():
-    row = one_name("nandos", slot="restaurants_1-restaurant_name")
-    assert augment_row(EntityAugmenter(), row) == (None, None)
-    _, state = views(EntityAugmenter("swap", slots=["restaurants_1-restaurant_name"], bank=BANK), row)
-    assert state["restaurants_1-restaurant_name"][0] in ("sea thai", "zachary's")
-
-
 def test_no_partner_if_nothing_changes():
     row = one_name("nandos")
     row.update(entities=[], state=[{"slot": "hotel-area", "values": ["east"]}])
@@ -407,23 +370,6 @@ def test_rows_of_a_dialogue_agree_and_dialogues_seeds_and_epochs_differ():
     assert len(set(drawn)) == 5
 
 
-def test_names_do_not_depend_on_the_hash_seed():
-    # Run as a file: importing the augmenter takes seconds.
-    code = (
-        f"import runpy; rename = runpy.run_path({renaming.__file__!r})['rename'];"
-        "n = [{'slot': s, 'name': w, 'forms': [w]} for s, w in (('a', 'acorn house'), ('b', 'lensfield'))];"
-        "r = rename(n, method='scramble', slots=frozenset('ab'), bank=None, seed=3, epoch=0, dialogue_id='d');"
-        "print(list(r.new_names.items()))"
-    )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(outputs) == 1 and b"acorn house" in outputs.pop()
-
-
 def test_pinned_names():
     # Cached and published pairs depend on these: increase EntityAugmenter.revision if they change.
     row = {"dialogue_id": "MUL0003", "names": [{"slot": "hotel-name", "name": "warkworth house", "forms": []}]}
@@ -459,12 +405,12 @@ def test_map_equals_single_rows(dataset):
     expected = [augment_row(augmenter, row) for row in many_rows()]
     assert sum(history is None for history, _ in expected) == 30
     for pairs in (
-        dataset.map(augmenter, batched=True, features=augmented_features(dataset.features)),
+        dataset.map(augmenter, batched=True, features=_augmented_features(dataset.features)),
         redraw(dataset, augmenter),
         redraw(dataset, augmenter, batch_size=7),
     ):
         assert list(zip(pairs["augmented_history"], pairs["augmented_state"], strict=True)) == expected
-        assert pairs.features == augmented_features(FEATURES)
+        assert pairs.features == _augmented_features(FEATURES)
         assert pairs.remove_columns(["augmented_history", "augmented_state"]).to_list() == many_rows()
 
 
@@ -473,11 +419,6 @@ def test_order_batches_and_processes_do_not_matter(dataset):
     whole = {row["row_id"]: row for row in redraw(dataset, augmenter).to_list()}
     for other in (redraw(dataset.shuffle(seed=1), augmenter, batch_size=5), redraw(dataset, augmenter, num_proc=2)):
         assert {row["row_id"]: row for row in other.to_list()} == whole
-
-
-def test_plain_map_in_two_processes(dataset):
-    mapped = dataset.map(EntityAugmenter(), batched=True, num_proc=2)
-    assert mapped.to_list() == redraw(dataset, EntityAugmenter()).to_list()
 
 
 @pytest.mark.parametrize("how", ["map", "redraw"])
@@ -537,12 +478,6 @@ def test_redraw_keeps_the_columns_of_a_format(dataset, columns, output_all):
     assert (again.format["columns"], again.column_names) == (pairs.format["columns"], pairs.column_names)
 
 
-def test_a_first_batch_without_partners(dataset):
-    rows = dataset.select([0, 1])
-    pairs = redraw(rows, EntityAugmenter(), batch_size=1)
-    assert pairs["augmented_state"][0] is None and pairs["augmented_state"][1] is not None
-
-
 def test_the_row_is_not_changed_in_place():
     row = one_name("warkworth house")
     copy = json.loads(json.dumps(row))
@@ -554,94 +489,47 @@ def test_the_row_is_not_changed_in_place():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "name"),
     [
-        ({"method": "shuffle"}, r"method: 'shuffle' is unknown; choose one of scramble, anagram, gibberish, swap"),
-        ({"slots": "hotel-name"}, r"slots: 'hotel-name' is one string; give a list"),
-        ({"slots": [7]}, r"slots: \[7\] are not all texts; give names of slots such as 'hotel-name'"),
-        ({"slots": []}, r"slots: empty.*name at least one slot"),
-        ({"method": "swap"}, r"bank: method 'swap' with no bank; give one"),
-        ({"bank": BANK}, r"bank: method 'scramble' with a bank; leave the bank out"),
-        ({"method": "swap", "bank": {"hotel": ["a b"]}}, r"no names for slot 'attraction-name' \(.*found \['hotel'\]"),
-        ({"method": "swap", "bank": {**BANK, "hotel": ["None", " "]}}, r"kind 'hotel' has no usable name for slot"),
-        (
-            {"method": "swap", "bank": {**BANK, "hotel": "Sea Inn"}},
-            r"bank: kind 'hotel' for slot 'hotel-name': expected a list of names, found 'Sea Inn'; write \{",
-        ),
-        ({"method": "swap", "bank": {**BANK, "hotel": None}}, r"expected a list of names, found None"),
-        ({"method": "swap", "bank": {**BANK, "hotel": {"Sea Inn"}}}, r"expected a list of names, found \{'Sea Inn'\}"),
-        ({"method": "swap", "bank": {**BANK, "hotel": ["Sea Inn", 7]}}, r"expected a list of names, found \['Sea"),
+        ({"method": "shuffle"}, "method"),
+        ({"slots": "hotel-name"}, "slots"),
+        ({"method": "swap"}, "bank"),
+        ({"bank": BANK}, "bank"),
+        ({"method": "swap", "bank": {"hotel": ["a b"]}}, "bank: .*'attraction-name'"),
+        ({"method": "swap", "bank": {**BANK, "hotel": ["None", " "]}}, "bank: .*'hotel-name'"),
+        ({"method": "swap", "bank": {**BANK, "hotel": "Sea Inn"}}, "bank: .*'Sea Inn'"),
+        ({"method": "swap", "bank": {**BANK, "hotel": None}}, "bank: .*None"),
+        ({"method": "swap", "bank": {**BANK, "hotel": {"Sea Inn"}}}, "bank: .*{'Sea Inn'}"),
     ],
 )
-def test_bad_settings(settings, message):
-    with pytest.raises(DataError, match=message):
+def test_bad_settings(settings, name):
+    with pytest.raises(DataError, match=name):
         EntityAugmenter(**settings)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"start": -1}, r"row 'MUL0003/0': entities: utterance 0: span -1:13 of 'nandos'"),
-        ({"end": 99}, r"span 7:99 of 'nandos' is empty or outside the 20 characters"),
-        ({"end": 7}, r"span 7:7"),
-        ({"turn": 1}, r"row 'MUL0003/0': entities: mention in utterance \[1\] of 1; turn must be an index"),
-        ({"turn": -1}, r"mention in utterance \[-1\] of 1"),
-    ],
-)
-def test_bad_mentions(change, message):
+@pytest.mark.parametrize("change", [{"start": -1}, {"end": 99}, {"end": 7}, {"turn": 1}, {"turn": -1}])
+def test_bad_mentions(change):
     row = one_name("nandos")
     row["entities"][0].update(change)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="row 'MUL0003/0': entities"):
         augment_row(EntityAugmenter(), row)
 
 
-def test_a_text_in_place_of_the_values_of_a_state():
-    row = one_name("nandos")
-    row["state"][0]["values"] = "nandos"
-    message = r"row 'MUL0003/0': state: values of 'hotel-name' are the text 'nandos'; give a list of texts"
-    with pytest.raises(DataError, match=message):
-        augment_row(EntityAugmenter(), row)
-
-
-def test_anything_but_a_batch_is_refused(dataset):
-    row = one_name("nandos")
-    for batch, found in ((row, "the row 'MUL0003/0'"), (dataset, "Dataset"), (None, "NoneType"), ([row], "list")):
-        with pytest.raises(DataError, match=f"found {found} instead of .*call dataset.map\\(augmenter, batched=True"):
-            EntityAugmenter()(batch)
-    with pytest.raises(DataError, match=r"found the row .*batched=True"):
-        dataset.map(EntityAugmenter())
-    with pytest.raises(DataError, match=r"found DataFrame .*format None or 'arrow'"):
-        dataset.with_format("pandas").map(EntityAugmenter(), batched=True)
-
-
-def test_missing_columns(dataset):
-    with pytest.raises(DataError, match=r"columns \['names'\] are missing .*prepare dialog rows"):
-        dataset.remove_columns("names").map(EntityAugmenter(), batched=True)
-    with pytest.raises(DataError, match=r"column 'history' is missing"):
-        redraw(dataset.remove_columns("history"), EntityAugmenter())
+def test_a_row_in_place_of_a_batch_is_refused(dataset):
+    for augment in (lambda: EntityAugmenter()(one_name("nandos")), lambda: dataset.map(EntityAugmenter())):
+        with pytest.raises(DataError, match="batched=True"):
+            augment()
 
 
 def test_load_bank(tmp_path):
     path = tmp_path / "bank.json"
-    path.write_text(json.dumps({"train": {"hotel": ["A"]}, "test": BANK, "bad": {"hotel": "A"}, "list": ["A"]}))
+    removed = {"test": {"hotel": ["Ace"]}}
+    path.write_text(json.dumps({"test": BANK, "bad": {"hotel": "A"}, "list": ["A"], "removed": removed}))
     assert load_bank(path, "test") == BANK
-    for split, message in (
-        ("dev", r"bank.json: no split 'dev' \(found \['bad', 'list', 'test', 'train'\]\)"),
-        ("bad", r"bad.hotel: expected a list of names, found 'A'"),
-        ("list", r"list: expected kinds with lists of names"),
-    ):
-        with pytest.raises(DataError, match=message):
+    assert load_bank(path, "test", with_removed=True) == BANK | {"hotel": ["Ace", "Best Western", "Hilton Garden Inn"]}
+    for split in ("dev", "bad", "list", "removed"):
+        with pytest.raises(DataError, match=f"bank.json.*{split}"):
             load_bank(path, split)
-    path.write_text('{"test": {')
-    with pytest.raises(DataError, match=r"bank.json: line 1, column"):
-        load_bank(path, "test")
-
-
-def test_removed_names_are_no_split_of_a_bank(tmp_path):
-    path = tmp_path / "bank.json"
-    removed = {"test": dict.fromkeys(BANK, []) | {"hotel": ["Ace"]}}
-    path.write_text(json.dumps({"test": BANK, "removed": removed}))
-    assert load_bank(path, "test") == BANK
-    assert load_bank(path, "test", with_removed=True)["hotel"] == ["Ace", "Best Western", "Hilton Garden Inn"]
-    with pytest.raises(DataError, match=r"no split 'removed' \(found \['test'\]\)"):
-        load_bank(path, "removed")
+    path.write_text(json.dumps({"test": BANK}))
+    with pytest.raises(DataError, match="bank.json: 'removed'"):
+        load_bank(path, "test", with_removed=True)

@@ -8,10 +8,11 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dair_hf.dialog.renaming.entities import EntityAugmenter
-from dair_hf.dialog.renaming.new_names import METHODS, anagram, match_case, scramble
+from dair_hf.dialog.renaming.entities import EntityAugmenter, _match_case
+from dair_hf.dialog.renaming.new_names import _anagram, _scramble
 from tests.fixtures.dialogs import augment_row
 
+METHODS = ("scramble", "anagram", "gibberish", "swap")
 WORD = st.text("abcdefgh", min_size=1, max_size=6)
 NAME = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
 NAMES = st.lists(NAME, min_size=1, max_size=4, unique=True)
@@ -65,20 +66,20 @@ def segments(text):
 
 @given(NAME, st.integers())
 def test_scramble_keeps_letters_word_by_word(name, seed):
-    new = scramble(name, random.Random(seed))
+    new = _scramble(name, random.Random(seed))
     assert Counter("".join(sorted(w)) for w in new.split(" ")) == Counter("".join(sorted(w)) for w in name.split(" "))
 
 
 @given(NAME, st.integers())
 def test_anagram_keeps_letters_and_word_lengths(name, seed):
-    new = anagram(name, random.Random(seed))
+    new = _anagram(name, random.Random(seed))
     assert sorted(new) == sorted(name)
     assert [len(word) for word in new.split(" ")] == [len(word) for word in name.split(" ")]
 
 
 @given(ANY, st.integers())
 def test_any_text_keeps_its_characters_and_the_positions_of_non_letters(name, seed):
-    for method in (scramble, anagram):
+    for method in (_scramble, _anagram):
         new = method(name, random.Random(seed))
         assert Counter(new) == Counter(name) and len(new.split()) == len(name.split())
     assert [c for c in new if not c.isalpha()] == [c for c in name if not c.isalpha()]
@@ -87,7 +88,7 @@ def test_any_text_keeps_its_characters_and_the_positions_of_non_letters(name, se
 
 @given(st.text(max_size=8), ANY)
 def test_case_changes_nothing_but_case(surface, name):
-    styled = match_case(surface, name)
+    styled = _match_case(surface, name)
     assert len(styled) == len(name)
     assert styled.lower() == name.lower()
 

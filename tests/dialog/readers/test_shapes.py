@@ -76,7 +76,7 @@ def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path,
                 except DataError as error:
                     refused += 1
                     message = str(error)
-                    if "holds no user turn" in message:
+                    if "got none" in message:
                         continue
                     assert ".json" in message, (path, value, message)
                     if path[-1] not in ("dialogue_id", "log", "turns", "dialogue_idx"):
@@ -84,30 +84,6 @@ def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path,
                     field = next((key for key in reversed(path) if isinstance(key, str)), "")
                     assert field in message or f"{path[-2]}[" in message, (path, value, message)
     assert refused > 40
-
-
-@pytest.mark.parametrize(
-    ("version", "path", "value", "message"),
-    [
-        ("2.1", ("MUL0001.json", "log", 3, "metadata", "hotel", "book", "booked"), None,
-         r"val\.json: dialogue 'MUL0001', log\[3\], metadata\.hotel\.book: 'booked' is NoneType, expected list"),
-        ("2.1", ("MUL0001.json", "log", 0, "span_info"), 7, r"log\[0\]: 'span_info' is int, expected list \(found 7\)"),
-        ("2.2", (0, "turns", 0, "frames", 0, "slots"), None,
-         r"dialogue \[0\] 'PMUL0001', turns\[0\], frames\[0\]: 'slots' is NoneType, expected list \(found None\)"),
-        ("2.2", (0, "turns", 0, "frames", 0, "slots", 0), "hotel-name",
-         r"turns\[0\], frames\[0\], slots\[0\]: expected an object, found 'hotel-name'"),
-        ("sgd", (0, "turns", 0, "frames", 0, "slots", 0), 3, r"slots\[0\]: expected an object, found 3"),
-    ],
-)  # fmt: skip
-def test_the_message(tmp_path: Path, version: str, path: tuple[Any, ...], value: Any, message: str) -> None:
-    target = FOLDERS[version](tmp_path, changed(documents()[version][0], path, value))
-    with pytest.raises(DataError, match=message):
-        READERS[version][0](target)
-
-
-def test_a_dialogue_id_that_utf8_cannot_encode(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"dialogue '\\ud800': character 0 .* is half of a surrogate pair"):
-        read_multiwoz(test_multiwoz.write(tmp_path, {"\ud800": test_multiwoz.talk()}))
 
 
 def test_any_value_in_a_schema(tmp_path: Path) -> None:

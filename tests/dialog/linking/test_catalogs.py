@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dair_hf.dialog.linking.foods import FOODS, HOUSES, ORDINARY_FOODS, SPELLINGS, food_type, link_foods
+from dair_hf.dialog.linking.catalogs import FOODS, HOUSES, ORDINARY_FOODS, SPELLINGS, _food_type, link_foods
 from dair_hf.dialog.linking.words import words
 
 
@@ -74,7 +74,7 @@ def test_values_of_the_states_are_found_even_if_they_are_no_known_food() -> None
 def test_the_lists_are_consistent() -> None:
     assert len(set(FOODS)) == len(FOODS) and set(SPELLINGS.values()) <= set(FOODS) >= ORDINARY_FOODS
     assert not set(SPELLINGS) & set(FOODS)
-    assert all(food_type(food.upper()) == food for food in FOODS)
-    assert all(food_type(spelling) == food for spelling, food in SPELLINGS.items())
+    assert all(_food_type(food.upper()) == food for food in FOODS)
+    assert all(_food_type(spelling) == food for spelling, food in SPELLINGS.items())
     # The name of a house is longer than every food type in it, so that it is found first or as a whole.
     assert all(len(words(house).keys) > 1 and not linked(f"the {house}") for house in HOUSES)

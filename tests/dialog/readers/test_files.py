@@ -1,16 +1,18 @@
-"""Splits by the names of files and folders, for every reader and form of a source."""
+"""Splits by the names of files and folders, for every reader and form of a source, and pinned downloads."""
 
 from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dair_hf.dialog.readers.files import SPLITS, downloads
 from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
 from dair_hf.dialog.readers.sgd import read_entity_names, read_sgd
-from dair_hf.dialog.readers.splits import SPLITS
 from dair_hf.dialog.readers.woz2 import read_woz2
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
@@ -111,3 +113,22 @@ def test_lists_without_one_of_the_splits_select_nothing(tmp_path: Path) -> None:
     (tmp_path / "valListFile.txt").write_text("A.json")
     with pytest.raises(DataError, match="split 'train'"):
         read_multiwoz(tmp_path, "train")  # it would have the test dialogues
+
+
+@pytest.mark.parametrize("read", [read_multiwoz, read_sgd, read_woz2])
+def test_unknown_splits_and_absent_files_are_refused(tmp_path: Path, read: Callable[..., Any]) -> None:
+    for name, source in (("tset", test_multiwoz.FIXTURES), ("test", test_multiwoz.FIXTURES), (None, tmp_path)):
+        with pytest.raises(DataError, match=f"split '{name or 'all'}'"):
+            read(source, name)
+    with pytest.raises(DataError, match="absent"):
+        read(tmp_path / "absent")
+
+
+def test_pinned_manifests() -> None:
+    files = [file for data in ("2.1", "2.2", "sgd", "woz2") for file in downloads(data)]
+    assert len(files) == 3 + 1 + 17 + 2 + 2 + 3 + 127 + 20 + 34 + 3
+    assert len({file.url for file in files}) == len(files)
+    assert all("/master/" not in file.url and "/main/" not in file.url for file in files)
+    known = {file.name for file in files if file.sha256}
+    assert known == {"schema.json", "val.json.zip", "test.json.zip", *test_woz2.FILES.values()}
+    assert all(len(file.sha256 or "0" * 64) == 64 for file in files)

@@ -1,5 +1,0 @@
-"""Rows, belief states and spans."""
-
-from dair_hf.lazy import lazy_submodules
-
-__getattr__ = lazy_submodules(__name__)
