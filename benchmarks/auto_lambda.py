@@ -1,9 +1,9 @@
-"""Time of training with a lambda that sets itself, relative to training with a given lambda.
+"""Time of training with an automatic lambda, relative to training with a given lambda.
 
     python benchmarks/auto_lambda.py [--steps 500] [--rounds 15]
 
 `auto` is the ratio of the medians of interleaved runs on 64 pairs a step: the paper's CNN for digits, whose steps are
-so short (some milliseconds) that anything beside the model shows. The two runs differ in nothing but `dair_lambda`.
+so short (a few milliseconds) that any cost outside the model shows. The two runs differ only in `dair_lambda`.
 
 Four minutes on one core. Writes results/benchmarks/auto_lambda.json.
 """

@@ -4,7 +4,7 @@
 
 Measured with BART's vocabulary of 50,265 and width of 768, on 16 pairs of 64 target tokens:
 
-- `memory of the loss`: peak memory of projection and loss, forward and backward, above that of weights, gradients and
+- `memory of the loss`: peak memory of projection and loss, forward and backward, above weights, gradients and
   hidden states;
 - `time of the loss`: time of the same computation;
 - `time of a step`: time of a training step of a BART-base-shaped model with sources of 128 tokens.

@@ -58,7 +58,7 @@ def _output_file(text: str) -> Path:
 
 
 def require_own(path: Path, name: str | None = None) -> None:
-    """Refuse to replace a file that no benchmark wrote, or another than the named one.
+    """Refuse to replace a file that the named benchmark did not write.
 
     Raises:
         DataError: The file exists and is not the record of such a benchmark.

@@ -2,7 +2,7 @@
 
     python benchmarks/prefix_tree_answers.py --data_dir path/to/multiwoz21 [--model_dir path/to/model] [--turns 1000]
 
-All variants answer the same turns of the test split with `evaluate_pairs`; if one answer differs, there is no result.
+All variants answer the same turns of the test split with `evaluate_pairs`; if one answer differs, nothing is written.
 
 - `rows`: the prompt of every turn and view is read whole, in evaluation batches of `--batch` rows;
 - `rows, as wide`: the same in batches of twice as many rows, as wide as those in which answers are written with trees;
@@ -61,7 +61,7 @@ def require_equal(answers: Mapping[str, list[str]]) -> None:
         differing = [view for view, pair in enumerate(zip(answers["rows"], others, strict=True)) if len(set(pair)) > 1]
         if differing:
             raise DataError(
-                f"{len(differing)} of {len(others)} answers of {name!r} differ from those of 'rows', the first of "
+                f"{len(differing)} of {len(others)} answers of {name!r} differ from the answers of 'rows', first in "
                 f"view {differing[0]}; nothing is written, since times of other answers cannot be compared"
             )
 

@@ -14,7 +14,7 @@ turn repeats; its partner differs in one span of the first turn. A row is a prom
 - `memory`: rise of memory in such a step, trees relative to the padded batch.
 
 On a CPU: dialogues of 2 to 20 turns, 4 layers of width 384, float32 and sdpa. With CUDA: widths 768 and 2,048 in
-bfloat16, trees of 512 to 8,192 nodes, as many dialogues a step as have about 40,000 tokens of rows, FlexAttention,
+bfloat16, trees of 512 to 8,192 nodes, dialogues with about 40,000 tokens of rows per step, FlexAttention,
 dense masks and, where the package is installed, flash attention. `--tiny` takes small models and shapes, to try it.
 
 Takes nine minutes on two cores with 2 GB; ten minutes on a GPU are expected, not measured. Writes
@@ -178,7 +178,7 @@ def dense_scores(shape: Shape) -> int:
 
 
 def block_scores(shape: Shape) -> int:
-    """Return the scores of attention in trees on a CPU: those of blocks of nodes with what their nodes see."""
+    """Return the scores of attention in trees on a CPU: blocks of nodes with the nodes that they see."""
     trees = forest_of(shape, VOCABULARY["cpu"], DENSE_NODES).trees
     blocks = [blocks_of(tree_mask(tree), tree.ends) for tree in trees]
     return int(sum(np.dot(block.queries, block.counts) for block in blocks))
@@ -271,7 +271,7 @@ def measure(
     """Measure ways of running a step.
 
     Returns:
-        Name of a way -> seconds of each round, those of ways that are timed; bytes of memory; reasons why the others
+        Name of a way -> seconds of each round, if it is timed; bytes of memory; reasons why the others
         cannot run.
     """
     steps: dict[str, Callable[[], object]] = {}

@@ -25,7 +25,7 @@ from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import read_rows, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 
 MODEL: dict[str, Any] = {
     "model_type": "t5", "d_model": 128, "d_ff": 512, "d_kv": 32, "num_heads": 4, "num_layers": 3,

@@ -4,8 +4,8 @@
     python data_scripts/prepare_sgd_entities.py --download --source downloads/sgd --output data/sgd_names.json
 
 The file holds split -> kind -> sorted names, for `--sgd_dir` of `recipes/multiwoz_simpletod.py` and for
-`dair_hf.dialog.renaming.entities.load_bank`. A name belongs to the first split that has it, whatever its case or kind
-there, so that no name of a test was seen in training. Names taken from later splits are under `removed`. Downloads are
+`dair_hf.dialog.renaming.entities.load_bank`. A name belongs to the first split that has it, in any case or kind,
+so that no name of a test was seen in training. Names taken from later splits are under `removed`. Downloads are
 pinned and verified as in prepare_multiwoz.py.
 """
 
@@ -34,7 +34,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def is_bank(content: Any) -> bool:
-    """Return whether the content of a JSON file is that of this command, of any version."""
+    """Return whether the content of a JSON file was written by this command, in any version."""
     if not isinstance(content, dict) or not content or not content.keys() <= {*SGD_FILES, REMOVED}:
         return False
     return all(

@@ -17,9 +17,9 @@ Command (no data, no network; minutes on one core; writes outputs/arithmetic):
 The header of each configuration states the expected results, time and hardware. Every field of the YAML is also a
 command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--source files --train_files pairs.jsonl
 --test_files test.jsonl` takes prompt and completion, or messages, each also with the prefix `augmented_`;
-`--number_partners true` makes partners by other numbers, if the completions show their steps as GSM8K does.
+`--number_partners true` makes partners with other numbers, if the completions show their steps as in GSM8K.
 
-Steps: read or generate rows; give them partners whose numbers, and with them the answer, are others; train every method
+Steps: read or generate rows; give them partners with other numbers and answers; train every method
 from the same weights; let the model answer both views of the test rows; write the accuracy of both views and CM as a
 table. The trainer tokenizes the texts. Finished runs are stored as JSON and not repeated.
 """
@@ -45,8 +45,7 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.report import Column
 from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
-from dair_hf.text.chat_data import ChatConfig, ChatData, load_chat_data
-from dair_hf.text.word_problems import build_problem_tokenizer
+from dair_hf.text.chat_data import ChatConfig, ChatData, build_problem_tokenizer, load_chat_data
 
 COLUMNS = [
     Column("original_accuracy", "accuracy, originals"),

@@ -43,7 +43,7 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.plots import plot_sweep
 from dair_hf.experiments.report import Column
 from dair_hf.io.commands import run_recipe
-from dair_hf.vision.cifar10.pairs import cifar10_evaluation_pairs, cifar10_train_pairs
+from dair_hf.vision.cifar10 import cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
 from dair_hf.vision.networks import ImageNetworkConfig, make_network
 from dair_hf.vision.robustness import AdversarialDataConfig, AttackConfig, evaluate_attacks, load_adversarial_data

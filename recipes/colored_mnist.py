@@ -40,9 +40,9 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.training.environments import EnvironmentConfig
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist.colored import ColoredConfig, colored_evaluation_pairs, colored_train_pairs
 from dair_hf.vision.mnist.digits import Digits, load_mnist
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 
 COLUMNS = [
     Column("accuracy_c3", "accuracy, C3"),

@@ -4,7 +4,7 @@
 # [tool.uv.sources]
 # dair-hf = { path = "..", editable = true }
 # ///
-"""ImageNet-9: a classifier that looks at the foreground, whatever the background (section 8 of the paper).
+"""ImageNet-9: a classifier that looks at the foreground, regardless of the background (section 8 of the paper).
 
 Command (draws its images, no download; two minutes a run on two cores):
 

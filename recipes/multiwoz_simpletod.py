@@ -85,7 +85,7 @@ COLUMNS = [
     Column("attainable_augmented_{accuracy}", "JGA unseen, attainable", optional=True),
     Column("attainable_cm", "CM, attainable", optional=True),
 ]
-# Of test rows with two partners: unseen and misleading names.
+# Columns for test rows with two partners: unseen and misleading names.
 MISLEADING_COLUMNS = [
     Column("original_{accuracy}", "JGA known"),
     Column("augmented_{accuracy}_partner_1", "JGA unseen"),
@@ -101,7 +101,7 @@ MISLEADING_NOTE = (
     "right: turns in which a name changes, right with all their names. All figures"
 )
 NOTE = (
-    "Both right: turns in which a name changes; CM: those of them whose state changes, too. JGA unseen and CM, all "
+    "Both right: turns in which a name changes; CM: such turns whose state also changes. JGA unseen and CM, all "
     "turns: all turns, as in the paper; a turn without a changed name counts as two identical views. Attainable (shown "
     "if it is not all of them): turns whose target scores as correct and whose truncated input still contains, in both "
     "views, every value of the state that the dialogue mentions. CM and right pairs"

@@ -42,15 +42,13 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
-from dair_hf.regression.correctness import rmse
 from dair_hf.regression.data import (
     RegressionConfig,
     load_regression,
     regression_evaluation_pairs,
     regression_train_pairs,
 )
-from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
-from dair_hf.regression.losses import RobustLossConfig
+from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig, RobustLossConfig, rmse
 from dair_hf.regression.tables import RegressionData
 from dair_hf.training.environments import AggregatedDAIR
 

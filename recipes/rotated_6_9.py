@@ -46,9 +46,9 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 from dair_hf.vision.mnist.six_nine import SixNineConfig, six_nine_evaluation_pairs, six_nine_train_pairs
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 
 THETAS = (0, 15, 30, 45, 60)
 COLUMNS = [Column(f"accuracy_theta_{theta}", f"{theta} degrees") for theta in THETAS]

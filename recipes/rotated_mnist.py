@@ -47,10 +47,15 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
-from dair_hf.vision.correctness import accuracy_by_class, consistency_by_class
 from dair_hf.vision.mnist.digits import Digits, load_mnist
-from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_evaluation_pairs, rotated_train_pairs
+from dair_hf.vision.mnist.rotated import (
+    RotatedConfig,
+    accuracy_by_class,
+    consistency_by_class,
+    rotated_evaluation_pairs,
+    rotated_train_pairs,
+)
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 
 COLUMNS = [
     Column("original_accuracy", "accuracy"),

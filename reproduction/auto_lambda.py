@@ -1,4 +1,4 @@
-"""Table of docs/lambda.md: a lambda that sets itself beside the best lambda of a grid, task by task.
+"""Table of docs/lambda.md: the automatic lambda and the best lambda of a grid, task by task.
 
     python -m reproduction.auto_lambda            # print the table from results/
     python -m reproduction.auto_lambda --outputs outputs/auto_lambda   # first summarize the logs of finished runs
@@ -159,7 +159,7 @@ def summarize_logs(outputs: Path) -> dict[str, dict[str, Any]]:
     """Return lambda and gradient share over the last half of training, from the logs of finished runs.
 
     Args:
-        outputs: Folder with the output folders of a recipe, named as the tasks; those of some tasks may be absent.
+        outputs: Folder with the output folders of a recipe, named like the tasks; some may be absent.
 
     Raises:
         DataError: No task has an output folder, or the runs of one have no logs.

@@ -79,7 +79,7 @@ class Claim:
         tolerance: Tolerated difference, in printed units (`reproduction.verdicts.RULES`).
         scale: Factor for our metric, such as 100 for percentages.
         digits: Digits after the decimal point, if `paper` is a sentence.
-        relation: "above", "below", "near" or "not_above": claimed relation of our value to that of `other`.
+        relation: "above", "below", "near" or "not_above": claimed relation of our value to the value of `other`.
         other: Records of the value to compare with.
         deviations: Differences from the paper's setup.
         why: Why it does not hold here, as far as known.
@@ -196,7 +196,7 @@ def read_claims(path: Path) -> list[Section]:
 
 def _read_claim(group: Mapping[str, Any], claim: Any, path: Path) -> Claim:
     claim = check_keys(claim, CLAIM_KEYS, {"id", "paper"}, f"{path}: group {group['id']}: claim")
-    # A claim may override `experiment` of its group by `not_run`, and the other way round.
+    # A claim may override `experiment` of its group by `not_run`, and vice versa.
     overridden = {
         "claims",
         *({"experiment"} if "not_run" in claim else ()),

@@ -101,7 +101,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 def _digest(config: Path) -> str:
     settings = read_yaml(config)
     if isinstance(settings, dict):
-        settings.pop("recipe", None)  # no setting of the runs; the command names the recipe
+        settings.pop("recipe", None)  # not a setting of the runs; the command names the recipe
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -124,7 +124,7 @@ def finished_runs(output: Path) -> int:
 def collect(experiment: Experiment, output: Path, results: Path) -> int:
     """Copy records, tables and plots of a finished experiment to the results, and mark it as done.
 
-    Only the records that the recipe's `comparison.json` contains are copied, not those of earlier comparisons.
+    Only the records that the recipe's `comparison.json` contains are copied, not records of earlier comparisons.
     A recipe that writes several comparisons, each to a subfolder, has the same subfolders in the results.
 
     Returns:

@@ -4,7 +4,7 @@
 
 `results/counterfactual_sentiment/MODEL_SHARE/` (reviews) and `results/counterfactual_nli/MODEL_SHARE/` (inference)
 hold the search for lambda on the dev split and, in `final/`, the runs on the test split; `MODEL_SHARE_auto/` holds
-those with `dair_lambda: auto`. The `outcomes` of the records give the differences to DA-ERM, paired over test rows and
+runs with `dair_lambda: auto`. The `outcomes` of the records give the differences to DA-ERM, paired over test rows and
 seeds.
 
 `results/woz2/share_SHARE/` holds the runs of WOZ 2.0, all with one lambda (`DIALOG_RUNS`). Some of their records have
@@ -38,7 +38,7 @@ DIFFERENCES = {
     "both_correct": "both right",
 }
 DIALOGS = "woz2"
-# Share of pairs -> folder of its runs. The last are the same seeds on another processor, which rounds otherwise.
+# Share of pairs -> folder of its runs. The last has the same seeds on another processor, which rounds differently.
 DIALOG_RUNS = {
     "10 %": "share_10",
     "30 %": "share_30",

@@ -13,12 +13,12 @@ Run from the root of the checkout, in the order of the parts, or all of them at 
 - `cifar10_plan`, then `cifar10_pgd`, `cifar10_trades`, `cifar10_mart`, `cifar10_dair_6`, `cifar10_dair_16.7`: the same
   for the paper's adversarial robustness.
 
-All methods train for equally many epochs, as in the paper, and not for equally long: the plan is made for the slowest
+All methods train for the same number of epochs, as in the paper, not for the same time: the plan is for the slowest
 one, and its learning rate decays to the end of these epochs. The record of each run states them.
 
-A part that has its record is skipped. A part that is interrupted goes on from its last checkpoint. Records are those of
+A part that has its record is skipped. A part that is interrupted resumes from its last checkpoint. Records come from
 the recipes, in `multiwoz21/` and `cifar10/` of the output folder, with a table each. Weights of finished runs are
-removed, except those of the base, and predictions are kept. `--small` tries everything on a CPU, in minutes.
+removed, except the base's, and predictions are kept. `--small` tries everything on a CPU, in minutes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Family(NamedTuple):
         most_epochs: Number of epochs, if time allows.
         slowest: Settings of the run that is timed.
         record: Name of its record.
-        test_share: Name of the setting that limits the test data, its value in the timed run, and all of them.
+        test_share: Name of the setting that limits the test data, its value in the timed run, and the full number.
         small: Settings of `--small`.
     """
 
@@ -168,7 +168,7 @@ class Runner:
             raise DataError(f"{part}: {self.result_of(other)} is missing; run --part {other} first")
 
     def settings_file(self, part: str, family: Family, changes: Mapping[str, Any]) -> Path:
-        """Write the settings of a part: those of the configuration, changed for this machine and the part."""
+        """Write the settings of a part: the configuration's, changed for this machine and the part."""
         settings = read_yaml(Path("recipes") / "configs" / f"{family.config}.yaml")
         settings |= {"output_dir": str(self.output / family.folder), "disable_tqdm": True, "seeds": [0]}
         settings |= {"bf16": self.on_gpu, "tf32": True if self.on_gpu else None, "use_cpu": not self.on_gpu}
@@ -196,7 +196,7 @@ class Runner:
         return path
 
     def from_base(self, part: str, family: Family) -> dict[str, Any]:
-        """Return the settings by which a run starts from the base; none for CIFAR-10."""
+        """Return the settings with which a run starts from the base; none for CIFAR-10."""
         if family is CIFAR10:
             return {}
         self.require(part, "base")
@@ -276,7 +276,7 @@ class Runner:
         if self.options.minutes < planned["minutes"]:
             raise DataError(
                 f"{part}: {planned['num_train_epochs']} epochs were planned for --minutes {planned['minutes']:g}, and "
-                f"all methods need equally many; give as many minutes, or delete {self.result_of(plan)} and all runs"
+                f"all methods need the same number; give as many minutes, or delete {self.result_of(plan)} and all runs"
             )
         settings = {**start_settings, **changes, "num_train_epochs": planned["num_train_epochs"]}
         if planned["attn_implementation"]:

@@ -35,7 +35,7 @@ from dair_hf.modeling import ModelConfig, load_model, load_pretrained
 from reproduction.gpu_plans import plan_steps
 
 COLUMNS = ("row_id", "dialogue_id", "input_ids", "attention_mask", "labels")
-FIRST_TIMED = 10  # steps before that one are slower: kernels are chosen and compiled
+FIRST_TIMED = 10  # earlier steps are slower: kernels are chosen and compiled
 RESERVE = 30.0  # seconds to save the base
 
 
@@ -118,7 +118,7 @@ def train_base(
     """Train the base for as many steps as fit into its time, and write its record.
 
     The number of steps follows from a short timing, so that the learning rate decays to its end in time. It is stored
-    before training, and a training that was interrupted goes on to the same number.
+    before training, and a training that was interrupted continues to the same number.
 
     Args:
         folder: Folder of the base: `model`, and the record `base_seed0.json`.
@@ -157,7 +157,7 @@ def train_base(
 
     train_base_once(folder / "model", make_trainer)
     trained = made[0] if made else make_trainer()
-    # Not that of the trainer, which is new if an earlier call was killed before it wrote the record.
+    # Not the trainer's state, which is new if an earlier call was killed before it wrote the record.
     state = TrainerState.load_from_json(str(folder / "model" / TRAINER_STATE_NAME))
     metrics = {
         "steps": plan["max_steps"],

@@ -17,10 +17,10 @@ class Timing(NamedTuple):
     """Seconds of a short run.
 
     Attributes:
-        startup: Before training and after evaluation.
+        startup: Time before training and after evaluation.
         warmup: Time of training that does not grow with the number of steps.
-        epoch: Of an epoch.
-        evaluation: Of all test data, by those of the short run.
+        epoch: Time of an epoch.
+        evaluation: Time for all test data, extrapolated from the short run.
     """
 
     startup: float

@@ -1,4 +1,4 @@
-"""The ledger of claims: each result of the paper beside ours, and whether it holds."""
+"""The ledger of claims: each result of the paper next to ours, and whether it holds."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _provenance(records: Sequence[Record]) -> str:
 def _what_fails(
     sections: Sequence[Section], judged: Sequence[Sequence[tuple[Claim, Verdict]]], records: Sequence[Record]
 ) -> list[str]:
-    """Return the section on the claims that fail, and on those that nothing here decides."""
+    """Return the section on the claims that fail, and on claims that nothing here decides."""
     rows = [
         (section.title.partition(". ")[2] or section.title, claim, verdict)
         for section, of_section in zip(sections, judged, strict=True)
@@ -102,12 +102,12 @@ def _what_fails(
     lines = [
         "## What does not hold here, and why",
         "",
-        f"Of {len(rows)} claims {failed} fail here, and {counts['better']} lie outside on the better side, {baselines} "
-        "of these of other methods than DAIR, which weakens the paper's comparison. "
+        f"{failed} of {len(rows)} claims fail here, and {counts['better']} lie outside on the better side, {baselines} "
+        "of them for methods other than DAIR, which weakens the paper's comparison. "
         f"{counts['undecided']} are undecided, for want of seeds or because the paper prints no deviation; "
         f"{counts['not run']} were not run{undefined}. Our runs do not contradict {counts['inside']} printed values, "
-        f"{wide} of them with a bound wider than a tenth of the value, and {counts['holds']} relations hold. Of "
-        "printed values that are exactly reproduced, up to one in twenty would lie outside by chance.",
+        f"{wide} of them with a bound wider than a tenth of the value, and {counts['holds']} relations hold. If "
+        "printed values were reproduced exactly, up to one in twenty would still lie outside by chance.",
         "",
         _provenance(records),
     ]
@@ -130,7 +130,7 @@ def _what_fails(
     for row in rows:
         if row[2].kind in FAILED:
             reasons.setdefault(row[1].why.strip(), []).append(row)
-    # Those of which no reason is known come last.
+    # Claims without a known reason come last.
     for why in sorted(reasons, key=lambda why: not why):
         lines += ["", why or "No reason is known for these:", "", *table(reasons[why])]
     for heading, of_heading in (

@@ -1,6 +1,6 @@
 """The linear toy problem of the paper, solved exactly, with a bound on R_sq and the gap between R_l1 and R_sq.
 
-**Problem.** `y = theta . x + e` with `x ~ N(0, sx^2 I_d)` and `e ~ N(0, se^2)`. Beside `x` the model receives a
+**Problem.** `y = theta . x + e` with `x ~ N(0, sx^2 I_d)` and `e ~ N(0, se^2)`. Besides `x` the model receives a
 shortcut of k features: `s = y u` in training, `s~ = a y u + n` with `n ~ N(0, sn^2 I_k)` in the augmented view, and 0
 at test. The model `f = w_x . x + w_s . s` is invariant if `w_s = 0`. The best invariant model is `(theta, 0)`, in one
 dimension (1, 0).
@@ -12,7 +12,7 @@ dimension (1, 0).
     -(1 - a) / 2 * b theta.x + (1 - b) e        and        (1 - a) / 2 * b theta.x + (1 - a b) e - w_s . n
 
 With `S = sx^2 |theta|^2` the objective is half of
-`(1 - a)^2 / 2 b^2 S + ((1 - b)^2 + (1 - a b)^2) se^2 + sn^2 |w_s|^2`. Of all `w_s` with the same `b` the shortest is
+`(1 - a)^2 / 2 b^2 S + ((1 - b)^2 + (1 - a b)^2) se^2 + sn^2 |w_s|^2`. The shortest of all `w_s` with the same `b` is
 `b u / |u|^2`. This leaves a parabola in `b`, with its minimum at
 
     b = 2 (1 + a) se^2 / ((1 - a)^2 S + 2 (1 + a^2) se^2 + 2 sn^2 / |u|^2)
@@ -123,8 +123,8 @@ def sample_linear(toy: LinearToy, count: int = 10_000, seed: int = 0, exact_mome
         toy: The toy.
         count: n, number of rows.
         seed: Random seed.
-        exact_moments: Rotate and scale the standard normal draws of `x`, `e` and `n`, so that the second moments of
-            the sample are those of the distribution. Least squares then has no sampling error, which is about 0.01 for
+        exact_moments: Rotate and scale the standard normal draws of `x`, `e` and `n`, so that the sample has
+            the second moments of the distribution. Least squares then has no sampling error, which is about 0.01 for
             10,000 rows.
 
     Raises:
@@ -169,7 +169,7 @@ def fit_da(sample: PairSample, weight_decay: float = 0.0) -> Tensor:
 def fit_dair(sample: PairSample, dair_lambda: float, starts: Sequence[Tensor] | None = None) -> Tensor:
     """Fit DAIR-SQ to the linear toy by full-batch L-BFGS, and return the best result over several starts.
 
-    R makes the objective non-convex: beside the invariant model there is a *mirrored* one, whose residuals on the two
+    R makes the objective non-convex: besides the invariant model there is a *mirrored* one, whose residuals on the two
     views are nearly opposite, so that R is nearly as small. With a noisy target, descent from the optimum of DA-ERM may
     end there, although the invariant model is better for every large lambda. Descent from 0, where both views have
     equal losses, does not.

@@ -1,4 +1,4 @@
-"""The theory of the paper: linear toy, logistic toy, the bound in lambda, and R_l1 beside R_sq (section 9).
+"""The theory of the paper: linear toy, logistic toy, the bound in lambda, and R_l1 compared with R_sq (section 9).
 
 Run (no data; writes outputs/theory; half a minute on one core for three seeds):
 

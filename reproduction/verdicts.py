@@ -17,8 +17,8 @@ from reproduction.records import Record, metric_of, read_records, select
 # Printed in the ledger.
 RULES = """\
 **Printed values.** Let d = ours - paper, let s and n be our standard deviation and number of seeds, and s' and n'
-those of the paper. Printed numbers are known to half a unit of their last digit, h. A row is *inside the interval* if
-|d| <= h + t sqrt(s^2 / n + (s' + h)^2 / n'), the 95 % interval of Welch's t-test; without s', that of our mean alone.
+the paper's. Printed numbers are known to half a unit of their last digit, h. A row is *inside the interval* if
+|d| <= h + t sqrt(s^2 / n + (s' + h)^2 / n'), the 95 % interval of Welch's t-test; without s', our mean's interval.
 With one seed, s' + h is used for s: |d| <= h + t (s' + h) sqrt(1 + 1 / n'), the 95 % interval of one more run of the
 paper. With one seed and no s' the row is *undecided* unless our value has the printed digits. A row may have a
 tolerance of its own: it is *inside the tolerance* if the whole interval of d is, outside if no part of it is, and else

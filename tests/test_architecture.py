@@ -79,8 +79,8 @@ def test_module_imports_only_from_floors_below(module: str) -> None:
         ("dair_hf.io.files", "from dair_hf import evaluation"),
         ("dair_hf.dialog.text.state", "import dair_hf.training.trainer"),
         ("dair_hf.dialog.text.state", "import dair_hf"),
-        ("dair_hf.dialog.text.state", "import dair_hf.vision.cnn"),
-        ("dair_hf.metrics.state.items", "import dair_hf.vqa.answers"),
+        ("dair_hf.dialog.text.state", "import dair_hf.vision.networks"),
+        ("dair_hf.metrics.items", "import dair_hf.vqa.answers"),
         ("dair_hf.config", "import recipes.multiwoz_simpletod"),
     ],
 )

@@ -1,11 +1,15 @@
-"""Transforms of image batches on their device: recoloring, rotation, new backgrounds."""
+"""Crops, flips, rotations and colors of image batches on their device."""
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
+from dair_hf.data.counter_rng import uniform
 from dair_hf.errors import DataError
 
 LARGEST_SIDE = 8192  # pixels; up to it 16.16 fixed-point coordinates fit into int32
@@ -13,15 +17,7 @@ FRACTION_BITS = 16
 
 
 def recolor(images: Tensor, colors: Tensor) -> Tensor:
-    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`.
-
-    Args:
-        images: `[B, H, W]` or `[B, 1, H, W]`, floating.
-        colors: `[B, C]`, floating.
-
-    Returns:
-        `[B, C, H, W]`.
-    """
+    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`."""
     return (images[:, None] if images.ndim == 3 else images) * colors[:, :, None, None]
 
 
@@ -59,22 +55,13 @@ def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "near
 
 
 def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tensor:
-    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`.
-
-    Args:
-        images: `[B, C, H, W]`, floating.
-        mask: `[B, 1, H, W]`, bool or a weight in 0..1; True or 1 is foreground.
-        backgrounds: Of the shape and dtype of `images`.
-
-    Returns:
-        A tensor like `images`.
-    """
+    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`."""
     if mask.dtype == torch.bool:
         return torch.where(mask, images, backgrounds)
     return torch.lerp(backgrounds, images, mask.to(images.dtype))
 
 
-def pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tensor:
+def _pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tensor:
     """Gather pixels by position: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`."""
     batch, channels, height, width = images.shape
     # A border of one pixel of `fill` stands for everything outside.
@@ -98,7 +85,7 @@ def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
     row = torch.arange(height, dtype=torch.int32, device=images.device)
     x = (cos * column)[:, None, :] + (sin * row + x_origin)[:, :, None]
     y = (cos * row + y_origin)[:, :, None] - (sin * column)[:, None, :]
-    return pixels_at(images, y.bitwise_right_shift_(FRACTION_BITS), x.bitwise_right_shift_(FRACTION_BITS), fill)
+    return _pixels_at(images, y.bitwise_right_shift_(FRACTION_BITS), x.bitwise_right_shift_(FRACTION_BITS), fill)
 
 
 def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
@@ -111,3 +98,51 @@ def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
     grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
     rotated = functional.grid_sample(images - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return rotated + fill
+
+
+class Crops(NamedTuple):
+    """Crop of each row; a crop has the size of its image."""
+
+    top: Tensor
+    left: Tensor
+    mirrored: Tensor
+
+
+def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, stream: str) -> Crops:
+    """Draw a crop for each row: `top` and `left` uniform in -padding..padding, flipped with probability 1/2.
+
+    A row gets the same crop in every batch and after a resume. Views drawn with the same `stream` get the same crop;
+    different streams are independent.
+    """
+    top, left, coin = uniform(rows, seed, epoch, stream, count=3).unbind(1)
+    offsets = 2 * padding + 1
+    mirrored = coin < 0.5 if flip else torch.zeros_like(rows, dtype=torch.bool)
+    return Crops((top * offsets).long() - padding, (left * offsets).long() - padding, mirrored)
+
+
+def crop(images: Tensor, crops: Crops, fill: float = 0.0) -> Tensor:
+    """Crop each row: `out[b, ..., y, x] = images[b, ..., top_b + y, left_b + x]`, flipped where `mirrored`.
+
+    All leading dimensions of a row are cropped alike: the channels, and in a batch `[B, V, C, H, W]` both views.
+
+    Args:
+        images: `[B, ..., H, W]`, any dtype.
+        crops: One crop per row, on the same device.
+        fill: Value of pixels outside the image.
+
+    Returns:
+        A tensor with the shape and dtype of `images`.
+
+    Example:
+        >>> crops = Crops(torch.tensor([0]), torch.tensor([-1]), torch.tensor([True]))
+        >>> crop(torch.tensor([[[1, 2, 3], [4, 5, 6]]]), crops)
+        tensor([[[2, 1, 0],
+                 [5, 4, 0]]])
+    """
+    *leading, height, width = images.shape
+    row = torch.arange(height, device=images.device)
+    column = torch.arange(width, device=images.device)
+    y = crops.top[:, None] + row
+    x = crops.left[:, None] + torch.where(crops.mirrored[:, None], width - 1 - column, column)
+    planes = images.reshape(leading[0], math.prod(leading[1:]), height, width)
+    return _pixels_at(planes, y[:, :, None], x[:, None, :], fill).view(images.shape)

@@ -12,8 +12,15 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from dair_hf.augment.solutions import Solution, solution_by_formula, solution_by_steps
-from dair_hf.augment.spelled_numbers import SpelledNumber, find_numbers, rewrite, values_of_words
+from dair_hf.augment.solutions import (
+    Solution,
+    SpelledNumber,
+    find_numbers,
+    rewrite,
+    solution_by_formula,
+    solution_by_steps,
+    values_of_words,
+)
 from dair_hf.data.collator import ROW_ID
 from dair_hf.data.view_columns import view_prefix
 from dair_hf.errors import DataError
@@ -21,12 +28,12 @@ from dair_hf.errors import DataError
 Formula = Callable[[list[Fraction]], Any]
 
 REASON = "_number_reason"  # column with the reason why a row has no partner, dropped after it was counted
-ATTEMPTS = 200  # draws of new numbers before a row is given up
+ATTEMPTS = 200  # to draw new numbers, before giving up on a row
 NO_NUMBERS = "the question has no number that may change"
 NO_DRAW = "no new numbers were found that are allowed and keep the kind of every result (whole, positive)"
 
 
-class NumberPartner(NamedTuple):
+class _NumberPartner(NamedTuple):
     """Partner of a problem, or the reason why it has none."""
 
     question: str | None
@@ -35,7 +42,7 @@ class NumberPartner(NamedTuple):
 
 
 @dataclass
-class NumberReport:
+class _NumberReport:
     """Counts of the rows that got a partner with other numbers, and of the reasons why the rest did not."""
 
     rows: int
@@ -53,34 +60,34 @@ class NumberAugmenter:
     r"""Changes the numbers of word problems, and the answer with them.
 
     New numbers have as many digits before and after the decimal point as the old ones, and the same spelling: `1,200`
-    may become `3,750`, `$40` `$85`, and `3.5` `7.2`. Numbers with equal values change together. A row keeps no partner,
-    with the reason in the report, unless its answer follows from its numbers in one way only.
+    may become `3,750`, `$40` `$85`, and `3.5` `7.2`. Numbers with equal values change together. A row gets a
+    partner only if its answer follows from its numbers in exactly one way; the report gives the reasons for the others.
 
     How the answer follows is given by
 
     - the answer itself, if it shows its steps in the annotations of GSM8K, `<<48/2=24>>`, and ends with `#### 72`: a
       number of a step is the result of an earlier step, a number of the question, or a constant (`answer=None`);
-    - a formula, an expression of `n1`, `n2`, ... (the numbers of the question in order, those that are kept included),
+    - a formula, an expression of `n1`, `n2`, ... (the numbers of the question in order, kept ones included),
       such as `"n1 * n2 - n3"`;
     - a function of the list of these numbers, as `fractions.Fraction`, that returns the result;
     - a column with such an expression for every row (`formula_column`).
 
     The old numbers must give the old answer. New results must be positive and whole where the old ones were, and need
-    no more decimals; draws for which they are not are drawn again. Numbers are also changed in the text of the answer.
+    no more decimals; other draws are repeated. Numbers are also changed in the text of the answer.
 
     A step may contain a constant that only the meaning of the question gives, such as the 4 sides of a square. If a
     number of the question has the same value, it is taken for that number, except for common words ("twice", "half",
-    "dozen", "hours", `augment.spelled_numbers.WORDS`), whose rows get no partner. Read some partners before you train.
+    "dozen", "hours", `augment.solutions.WORDS`), whose rows get no partner. Read some partners before you train.
 
     Args:
         answer: Expression or function; None: the annotations.
         formula_column: Column of expressions, in place of `answer`.
         question: Column of the question.
         target: Column of the answer.
-        keep: Regular expression. A number at which a match begins or through which it goes stays, such as
+        keep: Regular expression. Numbers that overlap a match stay unchanged, for example
             `r"\d+ wheels|\d+ minutes per hour"`.
         exclude: Values that are never drawn, such as numbers of the test.
-        exclude_results: Values that no result of the new numbers has; the numbers are drawn again.
+        exclude_results: Values that no new result may have; such numbers are drawn again.
         partners: Number of partners per row, >= 1.
         seed: Draws depend on it, the `row_id` and the number of the partner only.
 
@@ -120,7 +127,7 @@ class NumberAugmenter:
         self.exclude_results = frozenset(map(Fraction, exclude_results))
         self.partners, self.seed, self.made_by = partners, seed, self.revision
 
-    def pairs(self, rows: datasets.Dataset) -> tuple[datasets.Dataset, NumberReport]:
+    def pairs(self, rows: datasets.Dataset) -> tuple[datasets.Dataset, _NumberReport]:
         """Return rows with the columns of partners, None for rows without one, and a report on them.
 
         Rows without `row_id` get their number.
@@ -138,7 +145,7 @@ class NumberAugmenter:
             if reason is not None:
                 skipped.setdefault(reason, []).append(str(row_id))
         count = len(rows) - sum(map(len, skipped.values()))
-        return pairs.remove_columns(REASON), NumberReport(len(rows), count, skipped)
+        return pairs.remove_columns(REASON), _NumberReport(len(rows), count, skipped)
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns of the partners of a row, and the reason if the first has none."""
@@ -161,13 +168,13 @@ class NumberAugmenter:
         number: int = 1,
         formula: str | None = None,
         earlier: Collection[str | None] = (),
-    ) -> NumberPartner:
+    ) -> _NumberPartner:
         """Return the partner of one problem.
 
         Args:
             question: The question.
             answer: The answer.
-            row_id: Its name, from which the draws follow.
+            row_id: Its name, which determines the draws.
             number: Number of the partner.
             formula: Expression for this row.
             earlier: Questions of the partners with lower numbers, which are not drawn again.
@@ -177,10 +184,10 @@ class NumberAugmenter:
         rule = self.answer if formula is None else formula
         solution = self._solution(question, answer, numbers, kept, rule)
         if isinstance(solution, str):
-            return NumberPartner(None, None, solution)
+            return _NumberPartner(None, None, solution)
         free = [spelled for at, spelled in enumerate(numbers) if at not in kept and spelled.value in solution.variables]
         if not free:
-            return NumberPartner(None, None, NO_NUMBERS)
+            return _NumberPartner(None, None, NO_NUMBERS)
         generator = random.Random(f"numbers/{self.seed}/{number}/{row_id}")
         for _ in range(ATTEMPTS):
             new = self._draw(free, generator)
@@ -190,8 +197,8 @@ class NumberAugmenter:
             changed = {at: new[s.value] for at, s in enumerate(numbers) if at not in kept and s.value in new}
             text = rewrite(question, [(s, changed[at]) for at, s in enumerate(numbers) if at in changed])
             if text not in earlier:
-                return NumberPartner(text, solution.answer(new, results), None)
-        return NumberPartner(None, None, NO_DRAW)
+                return _NumberPartner(text, solution.answer(new, results), None)
+        return _NumberPartner(None, None, NO_DRAW)
 
     def _solution(
         self, question: str, answer: str, numbers: Sequence[SpelledNumber], kept: Collection[int], rule: Any
@@ -205,7 +212,7 @@ class NumberAugmenter:
         )
 
     def _kept(self, question: str, numbers: Sequence[SpelledNumber]) -> set[int]:
-        """Return the numbers of a question that stay: those that `keep` matches, and parts of fractions."""
+        """Return the numbers of a question that stay: numbers that `keep` matches, and parts of fractions."""
         spans = [] if self.keep is None else [match.span() for match in self.keep.finditer(question)]
         return {
             at

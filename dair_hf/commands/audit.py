@@ -29,8 +29,8 @@ def audit_file(
         list[str] | None,
         typer.Option(
             "--input",
-            help="Column of the input; may be given several times. Default: columns with partners that are no label, "
-            "and the others of the same form of text, such as text_pair for text.",
+            help="Column of the input; may be given several times. Default: columns with partners except labels, "
+            "and the other columns of the same form of text, such as text_pair for text.",
             show_default=False,
         ),
     ] = None,
@@ -49,12 +49,12 @@ def audit_file(
     strict: Annotated[bool, typer.Option(help="End with status 3 if there are findings.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Say what is wrong with a file of pairs: one line for each finding, with the first rows and what to do.
+    """Report what is wrong with a file of pairs: one line for each finding, with the first rows and what to do.
 
-    The file may be faulty: lines that are no JSON are reported, too. Nothing is changed.
+    The file may be faulty: lines that are not JSON are reported, too. Nothing is changed.
     """
-    from dair_hf.commands.pair_audit.findings import audit_rows, label_changes
-    from dair_hf.commands.pair_audit.rows import TOOLS, read_audited, refusal_of
+    from dair_hf.commands.audit_findings import audit_rows, label_changes
+    from dair_hf.commands.audit_rows import TOOLS, read_audited, refusal_of
 
     data = read_audited(pairs, inputs, labels)
     other = None if against is None else read_audited(against, labels=labels, paired=False)

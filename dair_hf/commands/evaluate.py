@@ -42,7 +42,7 @@ def evaluate_file(
         int | None,
         typer.Option(min=1, help="Tokens after which answers end; default: the longest target and 8 more."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Read the first rows only, for a try.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first rows, for a quick try.")] = None,
     clusters: Annotated[
         str | None,
         typer.Option(help="Column of units that belong together, for the intervals; default: dialogue_id, else rows."),
@@ -76,7 +76,7 @@ def evaluate_file(
     require_pairs_file(pairs)
     require_output_folder(output, [pairs], overwrite)
 
-    # Slow, and so after what can be refused without it.
+    # Slow imports, after the checks that do not need them.
     from dair_hf.commands.model_evaluation import EvaluationSettings, evaluate_model, table_of
 
     settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, device)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dair_hf.commands import audit, evaluate, jga, train
+from dair_hf.commands import audit, evaluate, train
 from dair_hf.io.commands import INTERRUPTED, exit_status
 
 PROGRAM = "dair-hf"  # also the name of the distribution
@@ -28,16 +28,24 @@ app = typer.Typer(
 )
 for name, function, short_help in (
     ("evaluate", evaluate.evaluate_file, "Evaluate a model on pairs: accuracy, CM, flips; where views disagree."),
-    ("audit", audit.audit_file, "Say what is wrong with a file of pairs."),
+    ("audit", audit.audit_file, "Report what is wrong with a file of pairs."),
     ("train", train.train, "Run a recipe; --list shows all."),
 ):
     settings = train.CONTEXT if name == "train" else {}
     app.command(name, short_help=short_help, epilog=EPILOG, context_settings=settings)(function)
-# The metric answers --help.
-jga_command = app.command(
-    "jga", short_help="Compute joint goal accuracy.", context_settings=jga.CONTEXT, add_help_option=False
+
+
+@app.command(
+    "jga",
+    short_help="Compute joint goal accuracy.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,  # the metric's command line reads all options
 )
-jga_command(jga.jga)
+def _jga(context: typer.Context) -> int:
+    """Compute the joint goal accuracy of predicted dialogue states under a named convention."""
+    from dair_hf.metrics.command_line import main
+
+    return main(context.args)
 
 
 def _show_version(is_asked: bool) -> None:

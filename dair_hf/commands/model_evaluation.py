@@ -41,7 +41,7 @@ LABEL = "label"  # the rule of classifiers
 
 
 class EvaluationSettings(NamedTuple):
-    """Settings of an evaluation, as the options of the command; None: what the command's help says."""
+    """Settings of an evaluation, as the options of the command; None: the default in the command's help."""
 
     match: str | None
     batch_size: int
@@ -142,7 +142,7 @@ class _Clock:
 
 
 def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSettings) -> PairEvaluator:
-    """Return the evaluator of a model; refuse a model without answers, and a rule that is not for it."""
+    """Return the evaluator of a model; refuse a model without answers, and a rule that does not apply to it."""
     loss = derived_sample_loss(model)
     rules = (LABEL,) if loss == "classification" else tuple(MATCHES) if loss in LANGUAGE_LOSSES else ()
     rule = settings.match or next(iter(rules), None)
@@ -178,7 +178,7 @@ def _target_of(rows: Dataset) -> str | None:
 
 
 def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:
-    """Return arguments of `generate`: the same command gives the same answers."""
+    """Return arguments of `generate` with which the same command always gives the same answers."""
     if not trainer.generates:
         return {}
     length = {} if settings.max_new_tokens is None else {"max_new_tokens": settings.max_new_tokens}
@@ -186,7 +186,7 @@ def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:
 
 
 def _warn_of_lost_targets(pairs: Dataset, tokenizer: Any, column: str | None, rule: str) -> None:
-    """Warn of references that no answer can equal, since their tokens stand for another text."""
+    """Warn about references that no answer can equal, since their tokens stand for another text."""
     if tokenizer is None or column is None:
         return
     lost, total = [], 0
@@ -212,7 +212,7 @@ def _warn_of_lost_targets(pairs: Dataset, tokenizer: Any, column: str | None, ru
 
 
 def _require_known_classes(pairs: Dataset, model: Any, path: Path) -> None:
-    """Refuse labels that are no class of the model: every answer to them would count as wrong."""
+    """Refuse labels that are not classes of the model: every answer to them would count as wrong."""
     size = model.config.num_labels
     for name in columns_of_views(LABELS, pairs.column_names).values():
         for number, label in enumerate(pairs[name]):
@@ -275,7 +275,7 @@ def _finite(value: Any) -> Any:
 
 def table_of(metrics: dict[str, Any]) -> Sequence[Sequence[str]]:
     """Return the rows of the printed table: name, value, interval, and numerator and denominator."""
-    pairs = metrics.get("partners", metrics["pairs"])  # a row with several partners is as many pairs
+    pairs = metrics.get("partners", metrics["pairs"])  # a row with several partners counts as that many pairs
     lines = {
         "original_accuracy_pairs": "accuracy, originals",
         "augmented_accuracy_pairs": "accuracy, partners",

@@ -1,4 +1,4 @@
-"""A trained model, as the commands get it by name, and the trainer that evaluates it."""
+"""Trained models that commands load by name, and the trainer that evaluates them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def load_trained(name: str) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _without_reports() -> Iterator[None]:
-    """Silence the report of transformers on weights: what is missing is refused, unless adapters bring it."""
+    """Silence the report of transformers on weights: missing weights are refused, unless adapters provide them."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
@@ -79,7 +79,7 @@ def _without_reports() -> Iterator[None]:
 
 
 def _adapters_of(name: str) -> PeftConfig | None:
-    """Return the configuration of adapters without a model; None for a model, also one with adapters in its folder."""
+    """Return the configuration of adapters without a model; None for a model, even with adapters in its folder."""
     with contextlib.suppress(OSError):
         if cached_file(name, CONFIG_NAME) is not None:
             return None
@@ -151,7 +151,7 @@ def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
 
 
 def _load_tokenizer(name: str) -> Any:
-    """Load a tokenizer; None for a model of images or tables, and where there are no files of one."""
+    """Load a tokenizer; None for a model of images or tables, and without tokenizer files."""
     try:
         tokenizer = load_pretrained(AutoTokenizer, name, f"{name}: its tokenizer")
     except DataError:
@@ -164,7 +164,7 @@ def _load_tokenizer(name: str) -> Any:
 def _has_tokenizer_files(name: str, tokenizer: Any) -> bool:
     """Return whether a model has a file with the vocabulary of its tokenizer.
 
-    Without one, transformers build a tokenizer of the special tokens, to which every word is unknown.
+    Without one, transformers builds a tokenizer of the special tokens, for which every word is unknown.
     """
     files = set(tokenizer.vocab_files_names.values())
     files |= set(VOCABULARY_FILES) if files else {"tokenizer_config.json"}  # some read bytes and need no vocabulary
@@ -208,7 +208,7 @@ def tokenized(rows: datasets.Dataset, trainer: DAIRTrainer, path: Path) -> datas
         raise DataError(f"{model.name_or_path}: expected tokenizer files, or pairs of token ids")
     try:
         if INPUT_IDS not in columns and model.main_input_name == INPUT_IDS:
-            form_of(columns, trainer.generates, type(base_model_of(model)).__name__)  # or the reason why it is none
+            form_of(columns, trainer.generates, type(base_model_of(model)).__name__)  # or raises the reason
         return trainer.tokenize(_with_whole_labels(rows, trainer), "its data")
     except DataError as error:
         raise DataError(f"{path}: {error}") from error

@@ -23,7 +23,7 @@ LIST_WIDTH = 100  # columns
 
 
 class Configuration(NamedTuple):
-    """A shipped configuration, as the header of its file describes it: its recipe, what it trains, needs and takes."""
+    """Shipped configuration, described by the header of its file: recipe, purpose, requirements and time."""
 
     name: str
     recipe: str

@@ -82,8 +82,8 @@ class ObjectiveConfig:
     lambda_warmup_steps: NonNegative | None = field(
         default=None,
         metadata={
-            "help": "Optimizer steps over which lambda (with auto, its target) rises from 0, as warmup_steps: a number "
-            f"of steps, or a share of all steps in [0, 1). None: {AUTO_WARMUP:g} with auto, else 0.",
+            "help": "Optimizer steps over which lambda (with auto, its target) rises from 0, as in warmup_steps: a "
+            f"number of steps, or a share of all steps in [0, 1). None: {AUTO_WARMUP:g} with auto, else 0.",
         },
     )
     view_weights: list[NonNegative] | None = field(
@@ -113,7 +113,7 @@ class ObjectiveConfig:
     )
 
     def _read_objective(self) -> None:
-        """Read lambda from text, as the command line gives it, and wrap a function as regularizer."""
+        """Parse a lambda given as text on the command line, and wrap a function as regularizer."""
         if isinstance(self.dair_lambda, str) and self.dair_lambda != AUTO:
             with contextlib.suppress(ValueError):  # refused by `check_fields`
                 self.dair_lambda = float(self.dair_lambda)
@@ -121,7 +121,7 @@ class ObjectiveConfig:
             self.regularizer = CustomRegularizer(self.regularizer)
 
     def _check_objective(self) -> None:
-        """Refuse combinations that would train another objective than they say."""
+        """Refuse combinations of settings that contradict each other or have no effect."""
         if not isinstance(self.regularizer, CustomRegularizer) and self.regularizer not in REGULARIZERS:
             expected = f"one of {', '.join(REGULARIZERS)} or a function (l, l~) -> R"
             raise DataError(f"regularizer={self.regularizer!r}: expected {expected}")

@@ -78,8 +78,8 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
     share_prefixes: str | None = field(
         default=None,
         metadata={
-            "help": "Column that names the group of a row, such as dialogue_id. Rows of a group that begin alike, and "
-            "both views of a row, share the tokens of their prefix, which a decoder-only model then computes once. "
+            "help": "Column that names the group of a row, such as dialogue_id. Rows of a group with a common prefix, "
+            "and both views of a row, share the tokens of this prefix, which a decoder-only model then computes once. "
             "Losses and gradients are as for separate rows; with dropout, rows share the masks of their prefix. "
             "Batches hold whole groups: up to per_device_train_batch_size rows, or max_tokens_per_batch distinct "
             "tokens.",
@@ -89,9 +89,9 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         default=None,
         metadata={
             "help": "Number of tokens, >= 2, after which texts that the trainer tokenizes are cut: prompt and answer "
-            "of a decoder-only model together, input and target of an encoder-decoder apart, a text to classify. A "
-            "prompt before an answer loses its beginning, a target its end, anything else what "
-            "tokenizer.truncation_side says. None: the positions of the model. Tokenized data are not cut.",
+            "of a decoder-only model together, input and target of an encoder-decoder separately, a text to classify. "
+            "Prompts before an answer are cut at the beginning, targets at the end, other texts on the side "
+            "tokenizer.truncation_side. None: the positions of the model. Tokenized data are not cut.",
         },
     )
     chunked_loss: bool = field(
@@ -133,8 +133,8 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
             "process, beams included; up to four times as many for short inputs. Inputs are encoded "
             "per_device_eval_batch_size at a time. Memory per answer: 2 * decoder layers * key-value heads * head size "
             "numbers for each token of the input and the answer. None: eight times the evaluation batch, at most 128 "
-            "unless that batch is larger. A decoder-only model with share_prefixes, whose prompts are read before, "
-            "likewise; None: twice the evaluation batch. Other models generate per_device_eval_batch_size answers at a "
+            "unless that batch is larger. The same holds for a decoder-only model with share_prefixes, but None: "
+            "twice the evaluation batch. Other models generate per_device_eval_batch_size answers at a "
             "time.",
         },
     )
@@ -171,8 +171,8 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         self.validate()
         direction = getattr(self, "greater_is_better", None)
         super().__post_init__()
-        self.greater_is_better = direction  # where it is None, the trainer decides, which knows its metrics
-        # accelerate's launcher of a single process sets the address where it was told to start several.
+        self.greater_is_better = direction  # None: the trainer decides, since it knows its metrics
+        # accelerate sets the address if it was told to start several processes, even if it started only one.
         if {"ACCELERATE_USE_CPU", "MASTER_ADDR"} <= os.environ.keys() and self.world_size == 1:
             logger.warning_once(
                 "accelerate launch started one process only; for several on a CPU, use dair-hf train --launch "
@@ -182,11 +182,11 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
     def validate(self) -> None:
         """Raise a `DataError` if a value is out of range, or two settings cannot be combined.
 
-        The trainer calls this before each run, since a hyperparameter search, for example, assigns attributes later.
+        The trainer calls this before each run, since attributes may change, for example in a hyperparameter search.
         """
         for name, value in vars(self).items():
             if isinstance(value, np.generic):
-                setattr(self, name, value.item())  # JSON cannot hold numbers of numpy
+                setattr(self, name, value.item())  # JSON cannot hold numpy numbers
         self._read_objective()
         check_fields(self, LIMITS)
         self._check_objective()
@@ -215,7 +215,7 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         self._prepare_separate_forwards()
 
     def _prepare_separate_forwards(self) -> None:
-        """Switch off broadcasts of buffers if ranks may run different numbers of forwards, which would then hang."""
+        """Switch off buffer broadcasts if ranks may run different numbers of forwards: a broadcast would then hang."""
         if self.forward_mode == "separate":
             self._require("forward_mode separate", pair_dropout=("independent",))
         elif self.pair_dropout == "independent" and self.share_prefixes is None:
@@ -232,7 +232,7 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         self.ddp_broadcast_buffers = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled, such as for `training_args.bin` of each checkpoint: all but the token of the Hub."""
+        """Return the state to pickle, for example in each checkpoint's `training_args.bin`: all but the Hub token."""
         return {**vars(self), "hub_token": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DAIRConfig:

@@ -119,8 +119,8 @@ class SettingsParser(HfArgumentParser):
 def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from `--config FILE.yaml` and `--field value` options; the command line takes precedence.
 
-    The line `recipe: NAME` of a file is not a field: it tells `dair-hf train` which recipe to run. `--field null` takes
-    back the value of the file. `--help` shows the common fields of transformers, `--help-all` shows all of them.
+    The line `recipe: NAME` of a file is not a field: it tells `dair-hf train` which recipe to run. `--field null` drops
+    the value of the file. `--help` shows the common fields of transformers, `--help-all` shows all of them.
 
     A dataclass may have two more members. `REPLACED_BY` maps a field to the options that remove its value from the
     file. `check_with(others, given, options)` checks an instance against the others; `given` are the names of the
@@ -128,7 +128,7 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
 
     Args:
         dataclass_types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
-        argv: Command-line options; None: those of the process. A mapping is written as `--lambdas '{kl: 1.0}'` (YAML or
+        argv: Command-line options; None: `sys.argv[1:]`. A mapping is written as `--lambdas '{kl: 1.0}'` (YAML or
             JSON), a list as `--seeds 0 1`.
 
     Returns:

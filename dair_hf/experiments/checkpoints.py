@@ -46,7 +46,7 @@ def base_fingerprint(
 ) -> str:
     """Return eight hexadecimal digits that identify the weights of a base.
 
-    They depend on what the weights depend on, and on nothing else: files count by their content and not by their place,
+    They depend only on what determines the weights: files count by their content and not by their location,
     adapters that are added later and settings of what is logged, evaluated or saved do not count. Hardware and the
     number of processes do not count either, so that all runs of a comparison start from one base.
     """
@@ -60,7 +60,7 @@ def base_fingerprint(
 
 
 def _start_of(model: ModelConfig) -> dict[str, Any]:
-    """Return what determines the weights that a training of all weights starts from, next to the seed."""
+    """Return what determines, besides the seed, the initial weights of a training of all weights."""
     settings = {name: value for name, value in asdict(model).items() if not name.startswith(("lora_", "trust_"))}
     folder = Path(model.model_name_or_path or "")
     if model.model_name_or_path and folder.is_dir():

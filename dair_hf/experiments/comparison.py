@@ -56,7 +56,7 @@ METHOD_PRESETS = {
     "rex": ("da", "sq"),
     "dro": ("da", "sq"),
 }
-# Method -> what it needs next to the objective of `DAIRConfig`. The settings of a recipe that provide it list the
+# Method -> what it needs besides the objective of `DAIRConfig`. The settings of a recipe that provide it list the
 # method in an attribute `provided_methods`.
 _REQUIREMENTS = {
     **dict.fromkeys(("pgd", "trades", "mart"), "an attack on the model, as in recipes/cifar10_adversarial.py"),
@@ -281,7 +281,7 @@ def compare(
 
 
 def _prepare_run_folder(folder: Path, settings: str) -> None:
-    """Note the settings in a run's folder; rename an unfinished run with others, which would be resumed under these."""
+    """Note the settings in a run's folder; rename an unfinished run with other settings, so that it is not resumed."""
     claim_folder(folder)
     note = folder / SETTINGS_NOTE
     previous = note.read_text(encoding="utf-8").strip() if note.exists() else settings

@@ -37,7 +37,7 @@ _METRICS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-class Outcomes(NamedTuple):
+class _Outcomes(NamedTuple):
     """Correct answers of a run."""
 
     test_set: str
@@ -50,8 +50,8 @@ class Outcomes(NamedTuple):
     def sums(self) -> dict[str, np.ndarray]:
         """Sums over the views of each row, `[N]` each; a row with several partners counts as many pairs.
 
-        `rows` and `pairs` (numbers), `original` (originals that are right), `augmented` and `both` (partners that are
-        right, and those whose original is right, too). Over the pairs of the headline CM (those with different
+        `rows` and `pairs` (numbers), `original` (originals that are right), `augmented` (partners that are right) and
+        `both` (also with a right original). Over the pairs of the headline CM (pairs with different
         references, or all of them if no reference differs) `cm_both` and `cm_original`.
         """
         pairs = (~np.isnan(self.augmented)).sum(1).astype(float)
@@ -86,7 +86,7 @@ class Outcomes(NamedTuple):
         return stored if self.clusters is None else {**stored, "clusters": " ".join(map(str, self.clusters))}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Outcomes:
+    def from_json(cls, stored: Mapping[str, Any]) -> _Outcomes:
         """Return the outcomes of a record."""
         original = _numbers(stored["original"])
         same_answer = stored.get("same_answer")
@@ -100,7 +100,7 @@ class Outcomes(NamedTuple):
         )
 
 
-def read_outcomes(path: Path) -> Outcomes:
+def read_outcomes(path: Path) -> _Outcomes:
     """Read the outcomes of a `predictions.jsonl`."""
     rows: dict[str, dict[int, bool]] = {}
     references: dict[str, dict[int, Any]] = {}
@@ -123,7 +123,7 @@ def read_outcomes(path: Path) -> Outcomes:
     )
     numbers = {name: number for number, name in enumerate(dict.fromkeys(clusters.values()))}
     names = json.dumps([list(rows), clusters])
-    return Outcomes(
+    return _Outcomes(
         hashlib.sha256(names.encode()).hexdigest()[:16],
         correct[:, 0],
         correct[:, 1:],
@@ -136,7 +136,7 @@ def paired_differences(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] |
     """Compare every method with the baseline on the same test rows and seeds."""
     by_method = records_by_method(records)
     rows = {
-        name: {run["seed"]: Outcomes.from_json(run["outcomes"]) for run in runs if "outcomes" in run}
+        name: {run["seed"]: _Outcomes.from_json(run["outcomes"]) for run in runs if "outcomes" in run}
         for name, runs in by_method.items()
     }
     left_out = {name: "has no outcomes in its records" for name, runs in rows.items() if not runs}
@@ -179,14 +179,14 @@ def write_paired(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
         for name in ("paired.json", "paired.md"):
             (folder / name).unlink(missing_ok=True)
         return ""
-    table = paired_table(paired)
+    table = _paired_table(paired)
     write_json(folder / "paired.json", paired)
     write_text(folder / "paired.md", table + "\n")
     return table
 
 
-def paired_table(paired: Mapping[str, Any]) -> str:
-    """Return the differences as Markdown; those whose interval excludes 0 are bold."""
+def _paired_table(paired: Mapping[str, Any]) -> str:
+    """Return the differences as Markdown; bold if their interval excludes 0."""
     differences = paired["differences"]
     units = "" if paired["clusters"] == paired["rows"] else f" in {paired['clusters']:,} independent groups"
     lines = []
@@ -228,12 +228,12 @@ def _is_constant(found: Mapping[str, Any]) -> bool:
 
 
 def _without_lambda(record: Mapping[str, Any]) -> Any:
-    """Return what the rows of a table that differ in lambda alone have in common."""
+    """Return the key that the rows of a table share if they differ only in lambda."""
     training = record["config"]["training"] if lambda_of(record) is not None else {}
     return (training["method"], training.get("regularizer")) if training else record["method"]
 
 
-def _differences(first: Sequence[Outcomes], second: Sequence[Outcomes]) -> dict[str, PairedDifference]:
+def _differences(first: Sequence[_Outcomes], second: Sequence[_Outcomes]) -> dict[str, PairedDifference]:
     """Return the difference of each metric that is defined in all of these runs."""
     if first[0].units < 2:
         return {}

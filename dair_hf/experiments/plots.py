@@ -129,7 +129,7 @@ def plot_front(
 ) -> None:
     """Draw accuracy (or an error) against consistency, one point per lambda; a line joins the Pareto front.
 
-    The point of lambda `chosen` is ringed. The axes include the points of `limits_from`, those of related plots.
+    The point of lambda `chosen` is ringed. The axes also include the points of related plots, `limits_from`.
     """
     positions = _positions(points)
     front = pareto_front(points, lower_is_better)

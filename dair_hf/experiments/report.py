@@ -31,7 +31,7 @@ class Column(NamedTuple):
     optional: bool = False
 
 
-def comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
+def _comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
     """Return a Markdown table, one row per method and lambda: mean and standard deviation of each column.
 
     A metric that is undefined in some of a method's runs has no mean: the cell states in how many.
@@ -51,16 +51,16 @@ def write_comparison(
 ) -> str:
     """Write `comparison.md`, `comparison.json` and `comparison.png` into `folder`."""
     columns = [c for c in columns if not c.optional or any(c.key in record["metrics"] for record in records)]
-    table = comparison_table(records, columns)
+    table = _comparison_table(records, columns)
     several = len(records_by_method(records)) < len(records)
     spread = ["Mean ± standard deviation over the runs."] if several else []
     write_text(folder / "comparison.md", "\n".join([f"# {title}", "", table, "", *spread, *notes]).rstrip() + "\n")
     write_json(folder / "comparison.json", {"title": title, "notes": list(notes), "runs": list(records)})
-    plot_comparison(folder / "comparison.png", title, records, columns)
+    _plot_comparison(folder / "comparison.png", title, records, columns)
     return table
 
 
-def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> None:
+def _plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> None:
     """Draw grouped bars: the mean of each column for each method, and a dot for every run where it is defined.
 
     A metric that is undefined in any run of a method has no bar, but the label "-".

@@ -81,7 +81,7 @@ def run_record(
         "seed": seed,
         "metrics": {key: _finite(value) for key, value in metrics.items()},
         "seconds": {key: round(value, 2) for key, value in seconds.items()},
-        "config": plain_config(config),
+        "config": _plain_config(config),
         "data": dict(data),
         "settings_fingerprint": settings_fingerprint,
         **provenance(),
@@ -95,7 +95,7 @@ def provenance() -> dict[str, Any]:
         "git_revision": git_revision(),
         "hardware": {
             "cpu": platform.machine(),
-            "cpu_model": cpu_model(),
+            "cpu_model": _cpu_model(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "cores": os.cpu_count(),
             "torch_threads": torch.get_num_threads(),
@@ -106,7 +106,7 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def cpu_model(source: Path = Path("/proc/cpuinfo")) -> str:
+def _cpu_model(source: Path = Path("/proc/cpuinfo")) -> str:
     """Return name, family and model of the processor on Linux, else what Python knows; processors round differently."""
     try:
         lines = source.read_text().splitlines()
@@ -122,9 +122,9 @@ def cpu_model(source: Path = Path("/proc/cpuinfo")) -> str:
 def git_revision() -> str | None:
     """Return the git revision of the library's checkout at the first call, or None outside a checkout.
 
-    It ends with "-dirty" if tracked files differ from it, other than the records in `results/` and plots, which change
-    while experiments run and influence none. A copy of the library inside a repository that does not track it, such as
-    a virtual environment, is outside.
+    It ends with "-dirty" if tracked files differ from it, except plots and the records in `results/`, which change
+    while experiments run but do not affect them. A copy of the library inside a repository that does not track it, as
+    in a virtual environment, counts as outside.
     """
     file = Path(__file__)
 
@@ -140,7 +140,7 @@ def git_revision() -> str | None:
         return None
 
 
-def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as plain dictionaries, without tokens."""
     plain = {key: _as_dict(value) for key, value in config.items()}
     return {
@@ -251,7 +251,7 @@ def changed_settings(
     `PATH_FIELDS`, whose content has a fingerprint.
     """
     now = {**config, "training": run.args}
-    plain, before, paths = plain_config(now), record.get("config", {}), _path_settings(now)
+    plain, before, paths = _plain_config(now), record.get("config", {}), _path_settings(now)
     filled = {key: _with_defaults(before.get(key, {}), value, plain[key]) for key, value in now.items()}
     old = _flatten({**before, **filled, "fingerprint of data": record.get("data", {})})
     new = {**_REMOVED, **_flatten({**plain, "fingerprint of data": data})}
@@ -263,20 +263,15 @@ def changed_settings(
 
 
 def shared_settings(run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, str]:
-    """Map dotted names to the JSON of what runs of a comparison share: no paths, method, lambda and seed.
-
-    Example:
-        >>> shared_settings(Run("erm", 0, DAIRConfig("out")), {}, {"train": "1f0c"})["fingerprint of data.train"]
-        '"1f0c"'
-    """
+    """Map dotted names to the JSON of what runs of a comparison share: no paths, method, lambda and seed."""
     now = {**config, "training": run.args}
-    flat = _flatten({**plain_config(now), "fingerprint of data": dict(data)})
+    flat = _flatten({**_plain_config(now), "fingerprint of data": dict(data)})
     hidden = _path_settings(now) | _RUN_SPECIFIC
     return {name: value for name, value in flat.items() if name not in hidden}
 
 
 def _path_settings(settings: Mapping[str, Any]) -> set[str]:
-    """Return the dotted names of the settings that only say where something lies."""
+    """Return the dotted names of the settings that are only locations."""
     return {
         f"{key}.{name}"
         for key, value in settings.items()
@@ -293,7 +288,7 @@ def _with_defaults(before: Any, config: Any, plain: Any) -> Any:
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
         if default is not dataclasses.MISSING and field.name in plain:
             defaults[field.name] = default
-    return {**plain_config(defaults), **before}
+    return {**_plain_config(defaults), **before}
 
 
 def _flatten(value: Any, name: str = "") -> dict[str, str]:

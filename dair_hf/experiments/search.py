@@ -30,7 +30,7 @@ from dair_hf.io.files import read_json, write_json
 from dair_hf.settings import NonNegative, Settings
 
 
-def log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
+def _log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
     """Return logarithmically spaced points: lambda_i = low (high / low)^(i / (points - 1)).
 
     They are rounded to six significant digits, so that tables, file names and YAML files show the same value.
@@ -38,20 +38,20 @@ def log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
     return tuple(float(f"{low * (high / low) ** (index / (points - 1)):.6g}") for index in range(points))
 
 
-# Grids of the paper. It does not print the grid of MNIST. The lambdas in its table on longer training, 1.43, 8.85,
+# Grids of the paper, which does not print the grid for MNIST. The lambdas in its table on longer training, 1.43, 8.85,
 # 16.23 and 100, are points 13, 16, 17 and 20 of this one (1.4384, 8.8587, 16.2378, 100), truncated to two decimals;
 # twenty points over [0.1, 100] contain neither 1.43 nor 8.85.
 GRIDS: Mapping[str, tuple[float, ...]] = {
     "dialog": (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0),
-    "vqa": log_grid(0.1, 10, 8),
-    "regression": log_grid(1, 1e4, 5),
-    "mnist": log_grid(1e-3, 100, 20),
+    "vqa": _log_grid(0.1, 10, 8),
+    "regression": _log_grid(1, 1e4, 5),
+    "mnist": _log_grid(1e-3, 100, 20),
 }
 
 
 @dataclass
 class SearchConfig(Settings):
-    """Grid and seeds of a search for the lambda of each method that has one; without a grid, none.
+    """Grid and seeds of a search for the lambda of each method that has one; without a grid, no search.
 
     Raises:
         DataError: An unknown grid, two grids, a value out of range, or a duplicate entry.
@@ -122,15 +122,15 @@ def search_or_compare(
         settings: Settings shared by all runs.
         data: Fingerprint of each data set.
         notes: Lines below the comparison, before one that states the lambdas.
-        metrics: Key of the metric that chooses lambda, followed by that of CM if CM is measured.
+        metrics: Key of the metric that chooses lambda, followed by CM's key if it is measured.
         lower_is_better: Whether the first of them is an error.
 
     Returns:
         The table of the comparison, as `compare`; "" after a search.
 
     Raises:
-        DataError: As `compare`; a grid is given although no method has a lambda, or CM would choose; the choosing
-            metric is undefined in a run; or the test set was already evaluated with another choice.
+        DataError: As `compare`; a grid is given although no method has a lambda, or the metric is CM; the
+            choosing metric is undefined in a run; or the test set was already evaluated with another choice.
     """
     folder = Path(args.output_dir)
     if not search.lambdas:
@@ -139,7 +139,7 @@ def search_or_compare(
         return compare(runs, lambda run: execute(run, "test"), folder, title, columns, settings, data, lines)
     if is_cm(metrics[0]) or not comparison.regularized:  # a model that answers all inputs alike would have the best CM
         raise DataError(
-            f"metrics={metrics}, methods={comparison.methods}: expected another metric than CM to choose lambda, such "
+            f"metrics={metrics}, methods={comparison.methods}: expected a metric other than CM to choose lambda, such "
             "as both_correct, and a method that has a lambda, such as dair"
         )
     lambdas = {}

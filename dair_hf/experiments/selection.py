@@ -16,7 +16,7 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, values: Collection[float | None]) -> Sample | None:
-        """Return the sample of some values; None if there is none, or any is undefined.
+        """Return the sample of some values; None without values, or if any is undefined.
 
         The mean over the remaining seeds would be biased.
 
@@ -60,7 +60,7 @@ def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Poi
 def pareto_front(points: Sequence[Point], lower_is_better: bool = False) -> list[Point]:
     """Return the points that no other point equals or beats in both accuracy and consistency.
 
-    They are ordered by lambda. Of points that are equal in both, the smallest lambda counts; points without CM do not.
+    They are ordered by lambda. If points are equal in both, only the smallest lambda counts. Points without CM do not.
     """
     ranked = [
         (_gain(point, lower_is_better), point.consistency, -point.dair_lambda, point)
@@ -69,7 +69,7 @@ def pareto_front(points: Sequence[Point], lower_is_better: bool = False) -> list
     ]
     front = []
     highest = float("-inf")
-    # By descending accuracy, a point is on the front if its CM exceeds that of all previous points.
+    # By descending accuracy, a point is on the front if its CM exceeds the CM of all previous points.
     for _, consistency, _, point in sorted(ranked, key=lambda entry: entry[:3], reverse=True):
         if consistency > highest:
             front.append(point)

@@ -27,7 +27,7 @@ from dair_hf.io.files import atomic_path, parse_json, read_json, require_file, w
 CHECKSUMS = "checksums.json"
 TIMEOUT_SECONDS = 60
 Archive = TypeVar("Archive", zipfile.ZipFile, tarfile.TarFile)
-# Raised for broken archives; RuntimeError also for a password or a method of compression that Python does not know.
+# Raised for broken archives; RuntimeError also for a password or an unknown compression method.
 DAMAGED = (
     OSError, EOFError, RuntimeError, UnicodeDecodeError, zipfile.BadZipFile, tarfile.TarError, zlib.error,
     lzma.LZMAError,
@@ -58,7 +58,7 @@ class _Opened(Generic[Archive]):
 class Source:
     """Files of a folder or an archive, by their relative names; a single file is its own only member.
 
-    A folder that holds one archive and nothing else, hidden files apart, is read as this archive. Members are read into
+    A folder that holds nothing but one archive and hidden files is read as this archive. Members are read into
     memory, fastest in the order of `names`; nothing is unpacked. An archive with a link, a device, or a path that leads
     outside is refused as a whole: it is malicious or broken.
     """

@@ -21,7 +21,7 @@ from dair_hf.errors import DataError
 from dair_hf.io.files import read_json
 
 logger = logging.get_logger(__name__)
-# What a checkpoint consists of -> names of which it has at least one; sharded models have folders.
+# Part of a checkpoint -> file names, at least one of which must exist; sharded models have folders.
 _PARTS = {
     "weights": ("*model*.safetensors", "*.safetensors.index.json", "pytorch_model*"),
     "optimizer": ("optimizer.pt", "optimizer.bin", "optimizer_*"),
@@ -54,7 +54,7 @@ def last_checkpoint(folder: Path) -> str | None:
 
 
 def resumable_checkpoint(path: str | bool, folder: str) -> str:
-    """Return the path of the checkpoint that a run shall resume."""
+    """Return the path of the checkpoint from which a run resumes."""
     found = last_checkpoint(Path(folder)) if path is True else str(path)
     if found is None or not is_finished(Path(found)):
         held = ", ".join(path.name for path in sorted(Path(folder).glob("checkpoint-*"), key=_number_of))
@@ -66,8 +66,8 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
 
 
 def load_weights(model: PreTrainedModel, checkpoint: Path) -> None:
-    """Load the weights of a checkpoint as `from_pretrained` does, which renames and merges those of some models."""
-    # The same modules with weights on no device, since the conversion replaces parameters, which an optimizer may hold.
+    """Load the weights of a checkpoint as `from_pretrained` does, which renames and merges weights of some models."""
+    # On a copy without data, since the conversion replaces parameters, which an optimizer may hold.
     tensors = itertools.chain(model.parameters(), model.buffers())
     loaded = copy.deepcopy(model, {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors})
     files = sorted(checkpoint.glob("model*.safetensors")) or sorted(checkpoint.glob("pytorch_model*.bin"))
@@ -75,13 +75,13 @@ def load_weights(model: PreTrainedModel, checkpoint: Path) -> None:
     found, _ = model._load_pretrained_model(loaded, None, [str(file) for file in files], mapping)
     model._adjust_missing_and_unexpected_keys(found)
     own, absent = model.state_dict(keep_vars=True), found.missing_and_mismatched()
-    # By the tensor and not by its name, since of tied weights only one is saved.
+    # By tensor and not by name, since only one of several tied weights is saved.
     new = {id(own[name]): tensor for name, tensor in loaded.state_dict().items() if not tensor.is_meta}
     model.load_state_dict({n: new.get(id(old), old) for n, old in own.items() if id(old) in new or n not in absent})
 
 
 def require_adapters(model: PeftModel, checkpoint: Path) -> None:
-    """Refuse a checkpoint that lacks a weight of an adapter, which peft would leave as it is in silence."""
+    """Refuse a checkpoint that lacks a weight of an adapter, which peft would silently leave unchanged."""
     for name in model.peft_config:
         folder = checkpoint / name if (checkpoint / name).is_dir() else checkpoint
         own = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
@@ -90,7 +90,7 @@ def require_adapters(model: PeftModel, checkpoint: Path) -> None:
 
 
 def _problem(checkpoint: Path) -> str | None:
-    """Return why training could not continue from a checkpoint as if it had never ended, or None."""
+    """Return why training cannot continue from a checkpoint as if it had never stopped, or None."""
     names = [path.name for path in checkpoint.iterdir()]
     if "latest" in names:
         return None  # DeepSpeed's own format, which it checks itself

@@ -53,7 +53,7 @@ def run_recipe(main: Callable[[], int | None]) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape the control characters of a text, with which a terminal could be commanded."""
+    """Escape the control characters of a text, which could send commands to a terminal."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -146,7 +146,7 @@ def _own_warnings_in_one_line() -> Iterator[None]:
         if not issubclass(category, own):
             others(message, category, *place, **options)
         elif not _is_other_rank() and sys.stderr is not None:
-            with contextlib.suppress(OSError):  # as Python does: a warning is no reason to end
+            with contextlib.suppress(OSError):  # as in Python, a failing warning does not end the program
                 tqdm.write(printable(f"warning: {message}"), file=sys.stderr)  # above open bars
 
     with warnings.catch_warnings():

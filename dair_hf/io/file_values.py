@@ -107,7 +107,7 @@ def content_hashes(folder: str | os.PathLike[str]) -> FileValueCache:
 
 
 def content_fingerprint(rows: Dataset, path_columns: Sequence[str], hashes: FileValueCache) -> str:
-    """Return a fingerprint of rows that does not depend on the place of their files, but on the files' content.
+    """Return a fingerprint of rows that depends on the content of their files, not on their location.
 
     All processes of a run must call this function, since they split the hashing; a path may be None.
     """

@@ -135,12 +135,7 @@ def write_json(target: FilePath, value: Any) -> Path:
 
 @contextlib.contextmanager
 def scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
-    """Yield a temporary folder next to an output path, and remove it at the end, with those of killed processes.
-
-    Args:
-        resolved: Output path, with links resolved. Missing parent folders are created.
-        target: The same path as the user gave it, for messages.
-    """
+    """Yield a temporary folder next to an output path, and remove it at the end, with those of killed processes."""
     with explain_write_errors(target):
         resolved.parent.mkdir(parents=True, exist_ok=True)
         for leftover in resolved.parent.glob(f".{glob.escape(resolved.name)}.*{SCRATCH}"):
@@ -213,7 +208,7 @@ def decode_utf8(content: bytes, label: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        read = error.object  # without the byte order mark, from which `start` counts
+        read = error.object  # without the byte order mark, as `start` counts
         line = read.count(b"\n", 0, error.start) + 1
         raise DataError(f"{label}: line {line}: not UTF-8 text (byte 0x{read[error.start]:02x})") from error
 

@@ -27,7 +27,7 @@ class TableRow(NamedTuple):
 
 
 def load_records(path: FilePath, faulty: list[int] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a file, as they stand in it; cells of CSV and TSV are texts.
+    """Return the rows of a file, as stored; cells of CSV and TSV are texts.
 
     Args:
         path: `.csv`, `.tsv` or `.parquet`; any other name is JSON lines or an array of JSON objects.
@@ -73,7 +73,7 @@ def _read_json_rows(path: FilePath, faulty: list[int] | None) -> list[dict[str, 
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of a JSON object; refuse a repeated key, of which Python keeps the last."""
+    """Return the pairs of a JSON object; refuse a repeated key; Python would keep the last one."""
     if len(row := dict(pairs)) < len(pairs):
         (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"the key {key!r} occurs several times")
@@ -81,14 +81,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str] = ()) -> list[TableRow]:
-    """Read a table in UTF-8 with one header line, whose cells are texts; an unnamed column is `Unnamed: NUMBER`.
-
-    Args:
-        content: Content of the file.
-        label: Name of the file, for messages.
-        delimiter: `COMMA` or `TAB`.
-        columns: Columns that are needed; others are dropped. Empty: all are kept.
-    """
+    """Read a table in UTF-8 with one header line, whose cells are texts; an unnamed column is `Unnamed: NUMBER`."""
     # pandas would fill short rows, rename repeated columns and take the first cell of longer rows for an index.
     csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a cell
     lines = csv.reader(io.StringIO(decode_utf8(content, label), newline=""), delimiter=delimiter, strict=True)

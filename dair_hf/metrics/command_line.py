@@ -61,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _compute(arguments: argparse.Namespace) -> None:
     # Here, so that --help is shown at once.
-    from dair_hf.metrics.items import pair_items
-    from dair_hf.metrics.state.items import read_turns_file
+    from dair_hf.metrics.items import pair_items, read_turns_file
     from dair_hf.metrics.state.joint_goal import summarize_turns
 
     predictions, references = arguments.predictions, arguments.references

@@ -10,15 +10,14 @@ import numpy as np
 
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar
-from dair_hf.metrics.items import Item, by_name, join_views, pair_items, read_item, units, warn_of_one_unit
+from dair_hf.metrics.items import Item, by_name, join_views, pair_items, read_item, read_turns, units, warn_of_one_unit
 from dair_hf.metrics.state.conventions import resolve_pair_convention
-from dair_hf.metrics.state.items import read_turns
 from dair_hf.metrics.state.matching import compare_turns
 
 
 @dataclasses.dataclass(frozen=True)
-class PairCorrectness:
-    """Correctness of the views of a row: of the original, and by number of its partners."""
+class _PairCorrectness:
+    """Correctness of a row's views: of the original, and of its partners by number."""
 
     row_id: str | None
     cluster: Any
@@ -29,7 +28,7 @@ class PairCorrectness:
 
 def judge_pairs(
     predictions: Iterable[Any], references: Iterable[Any], preset: str = "any_of", **switches: Any
-) -> tuple[str, list[PairCorrectness]]:
+) -> tuple[str, list[_PairCorrectness]]:
     """Compare the states of all views; return the name of the rules, see `resolve_pair_convention`, and the rows."""
     name, convention = resolve_pair_convention(preset, **switches)
     turns = pair_items(read_turns(predictions, "predictions"), read_turns(references, "references"))
@@ -39,7 +38,7 @@ def judge_pairs(
     return name, _rows(gold, right, states)
 
 
-def read_correctness(rows: Iterable[Any]) -> list[PairCorrectness]:
+def read_correctness(rows: Iterable[Any]) -> list[_PairCorrectness]:
     """Read the correctness of rows ("original_correct", "augmented_correct"), or of single views ("correct").
 
     The lines of the file of predictions of `DAIRTrainer.evaluate_pairs` are such views.
@@ -58,12 +57,12 @@ def read_correctness(rows: Iterable[Any]) -> list[PairCorrectness]:
     partner_of = {number: {1: right} for number, right in zip(paired, partners, strict=True)}
     clusters = units(items) or [None] * len(items)
     return [
-        PairCorrectness(item.row_id, clusters[number], originals[number], partner_of.get(number, {}))
+        _PairCorrectness(item.row_id, clusters[number], originals[number], partner_of.get(number, {}))
         for number, item in enumerate(items)
     ]
 
 
-def _rows(items: Sequence[Item], right: Sequence[bool], answers: Sequence[Any] | None) -> list[PairCorrectness]:
+def _rows(items: Sequence[Item], right: Sequence[bool], answers: Sequence[Any] | None) -> list[_PairCorrectness]:
     """Join the views of each row by id, given their correctness and their right answers."""
     joined, rows = join_views(items), []
     originals = [items[views[0]] for views in joined]
@@ -71,25 +70,12 @@ def _rows(items: Sequence[Item], right: Sequence[bool], answers: Sequence[Any] |
         first = partners.pop(0)
         same = None if answers is None else {n: answers[at] == answers[first] for n, at in partners.items()}
         correct = {number: right[position] for number, position in partners.items()}
-        rows.append(PairCorrectness(original.row_id, cluster, right[first], correct, same))
+        rows.append(_PairCorrectness(original.row_id, cluster, right[first], correct, same))
     return rows
 
 
-def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> dict[str, Any]:
-    """Compute CM, flips and the accuracy on both views, with intervals over clusters or dialogues.
-
-    Args:
-        pairs: Rows of `read_correctness` or `judge_pairs`.
-        **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.correctness_metrics`.
-
-    Returns:
-        The figures that the README of the metric `consistency` lists.
-
-    Example:
-        >>> rows = [{"original_correct": True, "augmented_correct": right} for right in (True, False, None)]
-        >>> consistency_metrics(read_correctness(rows), intervals=False)["cm"]
-        0.5
-    """
+def consistency_metrics(pairs: Sequence[_PairCorrectness], **settings: Any) -> dict[str, Any]:
+    """Compute CM, flips and the accuracy on both views, with intervals over clusters or dialogues."""
     clusters = None if all(pair.cluster is None for pair in pairs) else [pair.cluster for pair in pairs]
     if settings.get("intervals", True):
         warn_of_one_unit(clusters, [pair.row_id or str(number) for number, pair in enumerate(pairs)])
@@ -105,7 +91,7 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> di
     return dict(correctness_metrics([pair.original for pair in pairs], partners, exists, clusters, **settings))
 
 
-def compare_models(a: Sequence[PairCorrectness], b: Sequence[PairCorrectness]) -> dict[str, dict[str, float | int]]:
+def compare_models(a: Sequence[_PairCorrectness], b: Sequence[_PairCorrectness]) -> dict[str, dict[str, float | int]]:
     """Compare two models on the same rows by McNemar's exact test, once for each view."""
     a_views, b_views = (
         {(pair.row_id, n): right for pair in pairs for n, right in {0: pair.original, **pair.partners}.items()}

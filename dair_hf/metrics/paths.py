@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import Any
 
 
-def metric_path(name: str) -> str:
+def _metric_path(name: str) -> str:
     """Return the folder of a metric, for `evaluate.load`."""
     return str(Path(__file__).parent / name)
 
 
-class MetricPaths(ModuleType):
+class _MetricPaths(ModuleType):
     """Package whose attributes with a path are not replaced by sub-packages of the same name.
 
     Python sets an imported sub-package as an attribute of its parent, which would replace the path. The sub-package

@@ -74,7 +74,7 @@ def build_report(
         options: Options of the report.
         **gen_kwargs: Arguments of `generate`, for the evaluator.
     """
-    require_report_libraries()  # before the model is run, as are the following
+    require_report_libraries()  # before the model is run, like the next checks
     views = views_of(data)
     views.require_unique_rows()  # the history of training is kept by `row_id`
     texts = [options.texts] if isinstance(options.texts, str) else options.texts
@@ -97,7 +97,7 @@ def build_report(
         )
     groupings = groupings_of(views, (rows, partners), groups, targets[:, 0], label_names(trainer.model))
     row_ids = [views.row_ids[row] for row in rows]
-    # Only of these rows is it known that training saw them: other data may use the same ids.
+    # Training is known to have seen these rows only: other data may use the same ids.
     was_trained = (data.data if isinstance(data, HeldRows) else data) is trainer.train_dataset
     sums, steps = trainer.pair_history.sums(row_ids, partners) if was_trained else np.zeros((2, len(rows)))
     pairs = pd.DataFrame(
@@ -112,7 +112,7 @@ def build_report(
             "steps": steps,
         }
     )
-    # Of all rows, as training counts them: rows without a partner add tokens, but no pair.
+    # Over all rows, as in training: rows without a partner add tokens, but no pair.
     _, pair_count, tokens = BatchLayout(targets > 0, targets).counts(with_partners=True)
     dair_lambda = trainer.lambda_control.latest
     weights = gradient_weights_of(trainer.args, rows, left, right, dair_lambda, tokens / (2 * pair_count))

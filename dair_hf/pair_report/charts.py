@@ -13,7 +13,7 @@ from dair_hf.pair_report.report import PairReport, pair_name, share_text
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-# Colors that people who see no red or green can tell apart (Okabe and Ito).
+# Colors that people with red-green color blindness can tell apart (Okabe and Ito).
 BLUE, ORANGE, QUIET = "#0072b2", "#d55e00", "#9aa5b1"
 OTHERS, SHOWN = "other pairs", "pairs shown below"
 COLORS = {"original": BLUE, "partner": ORANGE, "target": QUIET, OTHERS: QUIET, SHOWN: ORANGE, "unlearned": ORANGE}
@@ -61,7 +61,7 @@ CURVES = (
         "Share of the gradient during training",
         {"gradient_share": "reached", "lambda_target": "target"},
         "ratio of norms",
-        "Norm of the gradient of lambda R over that of the mean loss.",
+        "Norm of the gradient of lambda R, divided by the norm of the gradient of the mean loss.",
     ),
 )
 
@@ -177,7 +177,7 @@ def _gradient_weight_chart(report: PairReport) -> Chart:
     figure.add_vline(x=0, line_width=1)
     note = (
         "The gradient of a pair is c grad l + c~ grad l~; shown is the smaller of c and c~ at the last lambda. 0.5: "
-        f"both views count alike. Below 0 the easier view is unlearned, {share_text((weights < 0).mean())} of the "
+        f"both views count equally. Below 0 the easier view is unlearned, {share_text((weights < 0).mean())} of the "
         "pairs. The first bar holds all weights below it."
     )
     return Chart("weights", "Gradient weights", figure, note)

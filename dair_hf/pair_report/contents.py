@@ -71,7 +71,7 @@ class PairContents:
             elif name in LABEL_COLUMNS and np.ndim(value) == 0:
                 fields.append(_text("label", self._label(value), self._label(other)))
             elif has_texts or name in HIDDEN or name not in partner:
-                continue  # texts show what the model reads; other columns are what they were made of
+                continue  # texts show what the model reads; other columns are their sources
             elif isinstance(value, str) and isinstance(other, str):
                 fields.append(_text(name, value, other))
             else:

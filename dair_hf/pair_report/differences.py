@@ -49,7 +49,7 @@ def mark_differences(original: str, augmented: str, context: int = CONTEXT) -> t
     words = [[text[start:end] for start, end in of_text] for text, of_text in zip(texts, spans, strict=True)]
     changed: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     for ranges in _differences(*words):
-        # An insertion is a difference of both, at a place between two words of the other.
+        # An insertion marks both texts: the other one at a place between two words.
         changed[0].append(ranges[:2])
         changed[1].append(ranges[2:])
     left, right = (_segments(*parts, context) for parts in zip(texts, spans, changed, strict=True))
@@ -76,7 +76,7 @@ def _segments(text: str, words: list[tuple[int, int]], changed: list[tuple[int, 
     done, at = 0, 0  # words and characters that have a segment
 
     def add_same(until: int, end: int, before: int, after: int) -> None:
-        """Add the words up to `until`, which end at a character: of many only some `before` and `after` a gap."""
+        """Add the words up to `until`, which end at a character: if many, only some `before` and `after` a gap."""
         omitted = until - done - before - after
         if omitted < 2:
             segments.append(Segment(text[at:end]))

@@ -31,7 +31,7 @@ def groupings_of(
 ) -> dict[str, Grouping]:
     """Return the groupings of pairs: given by the user, by class, by length of the target, by slot that changes.
 
-    All partners of a row are in its groups, but for the slots, which are those that its own partner changes.
+    All partners of a row share its groups, except for the slots, which depend on what each partner changes.
     """
     found: dict[str, Grouping] = {}
     given = groups if isinstance(groups, Mapping) else {name: views.values(name) for name in groups}

@@ -21,7 +21,7 @@ MAX_HELD = 4096  # batches on the device, half a kilobyte each, before they are 
 class PairHistory(TrainerCallback):
     """Sums of `sqrt(l) - sqrt(l~)` of every row and partner over the training steps that saw them.
 
-    A fault that the model has memorized no longer shows in the losses of the trained model, but in those on the way. A
+    A fault that the model has memorized shows in the losses during training, but no longer in the final ones. A
     batch adds a tensor `[2, B, P]` on the device, without waiting for it; thousands are copied to the host at once.
 
     The history covers the last call of `train`. It is not part of checkpoints: after a resume it starts again. With

@@ -31,7 +31,7 @@ def png_uris(original: Any, augmented: Any) -> tuple[str, str]:
     """Return both images of a pair as `data:image/png` addresses, on one scale of brightness.
 
     Integers are taken for 0 to 255, numbers in [0, 1] for shares of white. Others, such as pixels that were
-    standardized, are stretched from the lowest to the highest value of both images. Of two channels, the first is red
+    standardized, are stretched from the lowest to the highest value of both images. With two channels, the first is red
     and the second green.
     """
     arrays = [_pixels(value) for value in (original, augmented)]

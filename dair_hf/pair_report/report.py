@@ -14,7 +14,7 @@ from dair_hf.io.files import FilePath, read_json
 
 FORMAT = "dair_hf pair report 1"
 JSON_FILE, PAGE_FILE = "pair_report.json", "pair_report.html"
-# Columns of every report; those of DAIR are missing in others.
+# Columns of every report, with or without DAIR.
 PAIR_COLUMNS = ("row_id", "partner", "loss_original", "loss_augmented", "consistency", "score")
 
 

@@ -30,10 +30,10 @@ def disagreement(
 ) -> np.ndarray:
     """Return the score that ranks pairs, `(mean of sqrt(l) - sqrt(l~))^2`, over training and the final model.
 
-    Without training steps it is `R_sq` of the final model. The views of a hard pair differ now this way and now that
-    way: its score is small although R may be large each time. In a pair with a wrong label the same view is the harder
-    one in every step, until the model has memorized it. That statistics of training tell wrong labels better than the
-    losses of the trained model is known of single samples (Pleiss et al., "Identifying Mislabeled Data using the Area
+    Without training steps it is `R_sq` of the final model. In a hard pair sometimes one view is harder and sometimes
+    the other: its score is small although R may be large. In a pair with a wrong label the same view is harder
+    in every step, until the model has memorized it. For single samples it is known that statistics of training reveal
+    wrong labels better than the final losses do (Pleiss et al., "Identifying Mislabeled Data using the Area
     Under the Margin Ranking", NeurIPS 2020).
 
     Args:

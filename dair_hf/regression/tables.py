@@ -65,7 +65,7 @@ def _floats(values: ArrayLike) -> NDArray[np.float32]:
 
 
 def _checked(source: str | os.PathLike[str], *parts: NDArray[np.float32]) -> RegressionData:
-    """Return the rows; refuse values that training would not notice, and shapes that only the test would."""
+    """Return the rows; refuse invalid values and shapes, which would pass unnoticed in training."""
     train, train_targets, test, test_targets = parts
     if not (
         train.shape[:1] == train_targets.shape

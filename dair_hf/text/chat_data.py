@@ -1,16 +1,19 @@
-"""Data of the recipe for chat models: generated word problems, GSM8K, or files of the user, as paired rows."""
+"""Chats with word problems: generated, or of GSM8K, and their pairs."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import datasets
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from dair_hf.augment.numbers import NumberAugmenter
+from dair_hf.data.collator import ROW_ID
 from dair_hf.data.texts.files import pairs_from_jsonl, read_rows, with_row_ids
 from dair_hf.data.texts.forms import COMPLETION, PROMPT
 from dair_hf.data.view_columns import parse_column
@@ -18,7 +21,72 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import same_last_numbers, same_texts
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.settings import Count, Range, Settings
-from dair_hf.text.word_problems import FORMULA, generate_problems
+
+ATTEMPTS = 1000  # to draw a problem, before giving up
+FORMULA = "formula"  # column with the calculation, for `NumberAugmenter(formula_column=...)`
+PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
+NAMES = ("Ann", "Ben", "Carla", "Dev", "Eva", "Femi", "Gus", "Hana")
+THINGS = ("apples", "books", "coins", "pens", "stamps", "shells")
+# Question, formula and answer. The first number has two digits, the second one.
+TEMPLATES = (
+    ("{a} has {x} {t} , {b} has {y} . How many has {a} ?", "n1", "{x}"),
+    ("{b} has {y} {t} , {a} has {x} . How many has {b} ?", "n1", "{y}"),
+    ("{a} has {x} {t} and gets {y} . How many now ?", "n1 + n2", "{x} + {y} = {sum}"),
+    ("{a} has {x} {t} and gives {b} {y} . How many now ?", "n1 - n2", "{x} - {y} = {difference}"),
+)
+
+
+def generate_problems(
+    count: int, numbers: Sequence[int], seed: int, name: str = "train", exclude: Collection[int] = ()
+) -> datasets.Dataset:
+    """Generate word problems whose first number comes from a list; the second one is 1 to 9."""
+    generator = random.Random(f"word problems/{name}/{seed}")
+    values, rows = sorted(numbers), []
+    for row in range(count):
+        for _ in range(ATTEMPTS):
+            question, formula, answer = generator.choice(TEMPLATES)
+            first, second = generator.sample(NAMES, 2)
+            x, y = generator.choice(values), generator.randint(1, 9)
+            prompt = question.format(a=first, b=second, t=generator.choice(THINGS), x=x, y=y)
+            completion = answer.format(x=x, y=y, sum=x + y, difference=x - y)
+            if int(completion.split()[-1]) not in exclude:
+                break
+        else:
+            raise DataError(f"exclude: {ATTEMPTS} answers in a row were excluded; expected fewer values")
+        rows.append({ROW_ID: f"{name}/{row}", "prompt": prompt, "completion": completion, FORMULA: formula})
+    return datasets.Dataset.from_list(rows)
+
+
+def build_problem_tokenizer(texts: Iterable[str], model_max_length: int = 128) -> PreTrainedTokenizerFast:
+    """Build a tokenizer whose tokens are the words of texts, punctuation marks, and all ten digits one by one.
+
+    Args:
+        texts: Training texts.
+        model_max_length: Maximum number of tokens, stored with the tokenizer.
+
+    Returns:
+        A tokenizer with `<pad>`, `</s>` and `<unk>`.
+
+    Example:
+        >>> build_problem_tokenizer(["Ann has 23 pens ."]).tokenize("Ann has 907 pens .")
+        ['Ann', 'has', '9', '0', '7', 'pens', '.']
+    """
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)])
+    words = {word for text in texts for word, _ in splitter.pre_tokenize_str(text)}
+    vocabulary = [PAD, END, UNKNOWN, *"0123456789", *sorted(words - set("0123456789"))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in (PAD, END, UNKNOWN)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        model_max_length=model_max_length,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
 
 PROBLEMS, GSM8K, FILES = "problems", "gsm8k", "files"
 FIRST_NUMBERS = range(10, 100)  # of generated problems
@@ -26,7 +94,7 @@ ROLES = {PROMPT: "user", COMPLETION: "assistant"}
 
 
 class ChatData(NamedTuple):
-    """Paired rows and what is known of them."""
+    """Paired rows and notes about them."""
 
     name: str
     train: datasets.Dataset
@@ -54,8 +122,8 @@ class ChatConfig(Settings):
     number_partners: bool = field(
         default=False,
         metadata={
-            "help": "For files without partners: make them by other numbers, if the completions show their steps as "
-            "GSM8K does (<<48/2=24>> ... #### 72). GSM8K always gets them so."
+            "help": "For files without partners: make them by replacing numbers, if the completions show their steps "
+            "as in GSM8K (<<48/2=24>> ... #### 72). GSM8K always gets such partners."
         },
     )
     keep_numbers: str | None = field(
@@ -68,24 +136,24 @@ class ChatConfig(Settings):
     compare: Literal["text", "number"] = field(
         default="text",
         metadata={
-            "help": "What makes an answer right: text: the whole text, up to white space; number: its last number."
+            "help": "Part of an answer that must be right. text: all of it, up to white space; number: its last number."
         },
     )
     train_problems: Count = field(default=3000, metadata={"help": "Number of generated training problems."})
     test_problems: Count = field(default=200, metadata={"help": "Number of generated test problems."})
     known_numbers: Annotated[int, Range(low=2)] = field(
-        default=15, metadata={"help": "Numbers of two digits that the original training problems have."}
+        default=15, metadata={"help": "Count of two-digit numbers in the original training problems."}
     )
     unseen_numbers: Count = field(
         default=25,
         metadata={
-            "help": "Numbers of two digits that only test partners have: no question and no answer of the training "
-            "rows has them."
+            "help": "Count of two-digit numbers that only test partners have: no training question or answer contains "
+            "them."
         },
     )
 
     def check(self) -> None:
-        """Refuse settings that the source of the rows ignores, and numbers that leave none for training partners."""
+        """Refuse settings that the source ignores, and counts that leave no numbers for training partners."""
         if {bool(self.train_files), bool(self.test_files)} != {self.source == FILES}:
             raise DataError(
                 f"source={self.source}, train_files={self.train_files}, test_files={self.test_files}: expected files "
@@ -126,7 +194,7 @@ def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
     return data
 
 
-def as_messages(row: dict[str, Any]) -> dict[str, Any]:
+def _as_messages(row: dict[str, Any]) -> dict[str, Any]:
     """Return prompt and completion of all views of a row as messages."""
     found = {name: (parse_column(name)[1], value) for name, value in row.items()}
     return {
@@ -138,14 +206,14 @@ def as_messages(row: dict[str, Any]) -> dict[str, Any]:
 
 def _as_chat(rows: datasets.Dataset) -> datasets.Dataset:
     texts = [name for name in rows.column_names if parse_column(name)[1] in ROLES]
-    return rows.map(as_messages, remove_columns=texts)
+    return rows.map(_as_messages, remove_columns=texts)
 
 
 def _problems(config: ChatConfig, seed: int) -> ChatData:
     order = list(FIRST_NUMBERS)
     random.Random(f"known numbers/{seed}").shuffle(order)
     known, others = order[: config.known_numbers], order[config.known_numbers :]
-    # Training rows have no unseen number, in questions and results; partners of the test have no other.
+    # Training rows have no unseen numbers in questions or results; test partners have no others.
     unseen = set(others[: config.unseen_numbers])
     problems = {
         "train": generate_problems(config.train_problems, known, seed, "train", exclude=unseen),

@@ -32,8 +32,8 @@ _INFERENCE = {"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_
 def read_sentiment(path: str | os.PathLike[str], split: str) -> Dataset:
     """Read pairs of movie reviews: `SPLIT_paired.tsv`, 1,707 / 245 / 488 pairs as published.
 
-    Two rows share a `batch_id`. The first is the original, the second its revision: so the message of the commit that
-    published the file says, and all originals but five, and all revisions, are word for word in the files `orig/` and
+    Two rows share a `batch_id`. The first is the original, the second its revision, as the message of the commit that
+    published the file says. All revisions, and all originals but five, occur word for word in the files `orig/` and
     `new/` of the same repository; the five differ in line breaks, quotes or a word, or are missing there.
     """
     table = _table(Source(path), split, r"(sentiment_)?{split}_paired\.tsv", (*_REVIEW.values(), "batch_id"))
@@ -84,7 +84,7 @@ def _paired(row_id: str, original_id: str, views: Sequence[TableRow], columns: d
 
 
 def _dataset(rows: list[dict[str, str]], labels: Sequence[str]) -> Dataset:
-    # An object for each column: the fingerprint of the data, by which stored runs are found, depends on it.
+    # One object per column: the fingerprint of the data, which identifies stored runs, depends on it.
     kinds = {name: ClassLabel(names=list(labels)) if name.endswith("label") else Value("string") for name in rows[0]}
     return Dataset.from_list(rows, Features(kinds))
 
@@ -103,9 +103,9 @@ def _table(source: Source, split: str, pattern: str, columns: Sequence[str]) -> 
 
 
 def _require_alignment(originals: Sequence[TableRow], revised: Sequence[TableRow], kind: str) -> None:
-    """Refuse a file in which row 2i or 2i + 1 has the unrevised sentence of another original than i.
+    """Refuse a file in which row 2i or 2i + 1 has the unrevised sentence of an original other than i.
 
-    A sentence of no original is allowed, since one published revision of a premise has another hypothesis, too.
+    A sentence that no original has is allowed, since one published revision of a premise also has a new hypothesis.
     """
     if len(revised) != 2 * len(originals):
         raise DataError(f"{revised[-1].where}: expected two rows for each of {len(originals)}, found {len(revised)}")

@@ -21,16 +21,8 @@ class ClassifierEncoder:
     """Function for `Dataset.map(encoder, batched=True)` that tokenizes both views of paired rows.
 
     Adds `input_ids`, for two texts also `token_type_ids` if the tokenizer has them, and both with `augmented_`; None
-    where there is no partner. Rows with too many tokens lose the end of their longer text. A row without any word gets
+    where there is no partner. Rows with too many tokens lose the end of their longer text. A row without words gets
     one unknown word, since a model needs one.
-
-    Args:
-        tokenizer: Any tokenizer.
-        texts: Columns of texts, one or two.
-        max_tokens: Maximum number of tokens of a row, special tokens included.
-
-    Example:
-        >>> rows.map(ClassifierEncoder(tokenizer, ("premise", "hypothesis")), batched=True)  # doctest: +SKIP
     """
 
     tokenizer: PreTrainedTokenizerBase

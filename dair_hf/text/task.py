@@ -33,7 +33,7 @@ SCRATCH: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-class TextTask(NamedTuple):
+class _TextTask(NamedTuple):
     """Texts and classes of a task."""
 
     title: str
@@ -42,8 +42,8 @@ class TextTask(NamedTuple):
 
 
 TASKS = {
-    "sentiment": TextTask("counterfactual reviews", ("text",), SENTIMENT_LABELS),
-    "nli": TextTask("counterfactual inference", ("premise", "hypothesis"), NLI_LABELS),
+    "sentiment": _TextTask("counterfactual reviews", ("text",), SENTIMENT_LABELS),
+    "nli": _TextTask("counterfactual inference", ("premise", "hypothesis"), NLI_LABELS),
 }
 
 
@@ -92,7 +92,7 @@ class TextConfig(Settings):
         },
     )
     max_tokens: Annotated[int, Range(low=8)] = field(
-        default=400, metadata={"help": "Maximum tokens of a row; the end of its longer text is cut off."}
+        default=400, metadata={"help": "Maximum tokens of a row; longer rows lose the end of their longer text."}
     )
 
     @property

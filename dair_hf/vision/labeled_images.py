@@ -93,7 +93,7 @@ def joined(parts: Sequence[LabeledImages]) -> LabeledImages:
 
 
 def checked(pixels: NDArray[np.uint8], labels: NDArray[np.generic], layout: ImageLayout, label: str) -> LabeledImages:
-    """Copy pixels `[N, ...]` and labels `[N]` into tensors; refuse labels that are not classes."""
+    """Copy pixels `[N, ...]` and labels `[N]` into tensors; refuse labels outside the classes."""
     values = labels.astype(np.int64, casting="same_kind")
     outside = values[(values < 0) | (values >= layout.classes)]
     if len(values) != len(pixels) or len(outside):

@@ -20,8 +20,7 @@ from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.evaluation.answers import same_classes
 from dair_hf.settings import Count, NonNegative, Positive, Range, Settings
-from dair_hf.vision.cifar10.images import load_cifar10
-from dair_hf.vision.cifar10.pairs import Cifar10Config
+from dair_hf.vision.cifar10 import Cifar10Config, load_cifar10
 from dair_hf.vision.labeled_images import LabeledImages
 from dair_hf.vision.mnist.digits import load_mnist
 
@@ -50,7 +49,7 @@ class AdversarialDataConfig(Cifar10Config):
 
 
 def load_adversarial_data(config: AdversarialDataConfig) -> dict[str, LabeledImages]:
-    """Read both files of the data set, for the pairs of `cifar10.pairs`."""
+    """Read both files of the data set, for `cifar10_train_pairs`."""
     if config.mnist is None:
         return {split: load_cifar10(config.cifar10, split) for split in ("train", "test")}
     files = {split: load_mnist(config.mnist, split) for split in ("train", "test")}
@@ -95,7 +94,7 @@ class AttackConfig(Settings):
         return None if method == "erm" else AttackAugmenter(self.training_attack(method))
 
 
-def attack_originals(
+def _attack_originals(
     model: nn.Module,
     pairs: TensorPairs,
     attack: Attack,
@@ -149,7 +148,7 @@ def evaluate_attacks(
     suffixes = ("", "_low", "_high") if intervals else ("",)
     for name, attack in config.evaluation_attacks().items():
         title = f"{name}, {data_name}" if progress else None
-        partners = attack_originals(model, clean, attack, seed=seed, batch_size=batch_size, title=title)
+        partners = _attack_originals(model, clean, attack, seed=seed, batch_size=batch_size, title=title)
         result = evaluate_pairs(
             pairs_with(partners), same_classes, intervals=intervals, data_name=f"{data_name}, {name}"
         )

@@ -57,7 +57,7 @@ class AnswerVocabulary:
         Answers that are empty after normalization ("the", "?") are ignored.
 
         Raises:
-            DataError: There is no answer.
+            DataError: No answers are given.
         """
         written = Counter(strip_spaces(answer) for question_answers in answers for answer in question_answers)
         counts: Counter[str] = Counter()

@@ -204,7 +204,7 @@ def _truncated(
 
 
 def _hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:
-    """Split questions by their images: those of nine images in ten, and those of every tenth."""
+    """Split questions by image: nine images in ten for training, every tenth held out."""
     ids = rows["image_id"][:]
     held_out = set(list(dict.fromkeys(ids))[HELD_OUT - 1 :: HELD_OUT])
     return (

@@ -60,7 +60,7 @@ def edit_pairs(rows: Dataset, edits: Dataset, seed: int) -> EpochPairs:
 def expand_edits(rows: Dataset, edits: Dataset) -> Dataset:
     """Return one pair for every edit of every row, for evaluation; rows without edits are left out.
 
-    Pairs are like those of `edit_pairs`, in the order of the rows and then of the edited image. `row_id` becomes
+    Pairs are as in `edit_pairs`, in the order of the rows and then of the edited image. `row_id` becomes
     `<row_id>/<edited image>` to stay unique; rows with the same `question_id` belong together.
 
     Raises:
@@ -99,7 +99,7 @@ def _join(rows: Dataset, edits: Dataset) -> _Joined:
     count = np.searchsorted(edited_ids, ids, side="right") - first
     if not count.any():  # without partners every method would train as ERM
         raise DataError(
-            f"pairs: expected rows and edits of one split, got {len(edits)} edits of none of the {len(rows)} rows"
+            f"pairs: expected rows and edits of one split, got {len(edits)} edits, none of the {len(rows)} rows"
         )
     table = table.drop_columns([QUESTION_ID])
     table = table.rename_columns([AUGMENTED_PREFIX + name for name in table.column_names])

@@ -20,9 +20,8 @@ from dair_hf.modeling import ModelConfig
 from dair_hf.settings import Count, Settings
 from dair_hf.vqa.answers import AnswerJudge, AnswerVocabulary, encode_answers
 from dair_hf.vqa.data import PARTS, VQAConfig, VQAData
-from dair_hf.vqa.inputs.collator import VQACollator, encode_questions
 from dair_hf.vqa.inputs.features import FeatureCache, Pixels
-from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
+from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, VQACollator, encode_questions
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
 from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
@@ -75,7 +74,7 @@ class NetworkConfig(Settings):
     target: str = field(default="{answer}", metadata={"help": "Target of a generator; contains {answer}."})
 
     def check(self) -> None:
-        """Refuse names and values of `saaa` that `SAAAConfig` would ignore, or that fail after computing features."""
+        """Refuse names and values of `saaa` that `SAAAConfig` ignores, or refuses only after features are computed."""
         if unknown := sorted(set(self.saaa) - set(SAAA_FIELDS)):
             raise DataError(f"saaa: expected sizes among {', '.join(SAAA_FIELDS)}, got {', '.join(unknown)}")
         SAAAConfig(**self.saaa)
@@ -199,7 +198,7 @@ def _image_inputs(network: NetworkConfig, data: VQAData, backbone: nn.Module) ->
 
 
 def _count_unknown(data: VQAData, size: int) -> dict[str, int]:
-    """Count rows without an answer in the vocabulary by part, and warn of those that training loses."""
+    """Count rows without an answer in the vocabulary by part, and warn if training loses any."""
     counts = {part: sum(not ids for ids in getattr(data, part)["answer_ids"][:]) for part in PARTS}
     if (counts["train"] or counts["train_edits"]) and rank_and_size()[0] == 0:
         logger.warning(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dair_hf.augment.crops import Crops, crop, draw_crops
+from dair_hf.augment.images import Crops, crop, draw_crops
 from dair_hf.data.counter_rng import uniform
 
 MANY = torch.arange(100_000)

@@ -11,7 +11,7 @@ import pytest
 
 from dair_hf import DataError
 from dair_hf.augment.numbers import NO_DRAW, NO_NUMBERS, NumberAugmenter
-from dair_hf.augment.spelled_numbers import find_numbers
+from dair_hf.augment.solutions import find_numbers
 
 CLIPS = "Natalia sold 48 clips in April, and 3 times 50 in May. How many did she sell altogether?"
 CLIPS_ANSWER = "In May 3*50=<<3*50=150>>150 clips. Together <<48+150=198>>198 clips.\n#### 198"

@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import pytest
 
+from dair_hf.commands.audit_findings import CHECKS
 from dair_hf.commands.main import run
 from dair_hf.commands.pair_audit.findings import CHECKS
 from dair_hf.io.commands import FINDINGS, REFUSED

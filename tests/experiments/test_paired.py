@@ -13,7 +13,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.paired import paired_difference
 from dair_hf.evaluation.statistics import correctness_metrics
 from dair_hf.evaluation.view_index import PairIndex
-from dair_hf.experiments.paired import Outcomes, paired_differences, paired_table, read_outcomes, write_paired
+from dair_hf.experiments.paired import _Outcomes, _paired_table, paired_differences, read_outcomes, write_paired
 from dair_hf.io.pair_files import require_predictions_file
 
 RNG = np.random.default_rng(1)
@@ -41,7 +41,7 @@ def run(
     require_predictions_file(path)
     outcomes = read_outcomes(path)
     stored = json.loads(json.dumps(outcomes.to_json()))
-    again = Outcomes.from_json(stored)
+    again = _Outcomes.from_json(stored)
     np.testing.assert_array_equal(again.original, np.asarray(original, dtype=float))
     np.testing.assert_array_equal(again.augmented, augmented)
     assert again.same_answer is not None
@@ -101,7 +101,7 @@ def test_only_methods_with_the_same_rows_and_seeds_are_compared(tmp_path: Path) 
     assert paired is not None and list(paired["differences"]) == ["dair"]
     other, js = "was tested on other rows", "has no outcomes in its records"
     assert paired["left_out"] == {"js": js, "kl": "has no seed in common with da", "erm": other, "irm": other}
-    assert paired_table(paired).endswith(f"js {js}.\nkl has no seed in common with da.\nerm {other}.\nirm {other}.")
+    assert _paired_table(paired).endswith(f"js {js}.\nkl has no seed in common with da.\nerm {other}.\nirm {other}.")
 
 
 def test_seeds_of_the_baseline_must_have_the_same_rows(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def run(method: str, **metrics: Any) -> dict[str, Any]:
 
 def test_table_of_single_runs() -> None:
     records = [run("erm", jga=0.25, cm=0.5, num=15, den=30), run("dair", jga=1 / 3, cm=1.0, num=29, den=29)]
-    assert comparison_table(records, COLUMNS).splitlines() == [
+    assert _comparison_table(records, COLUMNS).splitlines() == [
         "| method | runs | JGA | CM |",
         "|---|---|---|---|",
         "| erm | 1 | 0.250 | 0.500 (15/30) |",
@@ -30,13 +30,13 @@ def test_runs_with_different_lambdas_are_not_averaged() -> None:
     def dair(value: float | str, jga: float) -> dict[str, Any]:
         return {**run("dair", jga=jga), "config": {"training": {"method": "dair", "dair_lambda": value}}}
 
-    lines = comparison_table([dair(1.0, 0.1), dair(1.0, 0.3), dair("auto", 0.5)], COLUMNS[:1]).splitlines()
+    lines = _comparison_table([dair(1.0, 0.1), dair(1.0, 0.3), dair("auto", 0.5)], COLUMNS[:1]).splitlines()
     assert lines[2:] == ["| dair, lambda 1 | 2 | 0.200 ± 0.141 |", "| dair, lambda auto | 1 | 0.500 |"]
 
 
 def test_table_of_seeds_shows_mean_and_sample_deviation() -> None:
     records = [run("erm", jga=0.1), run("da", jga=0.5), run("erm", jga=0.2), run("erm", jga=0.6)]
-    lines = comparison_table(records, COLUMNS[:1]).splitlines()
+    lines = _comparison_table(records, COLUMNS[:1]).splitlines()
     # Mean 0.3; deviations -0.2, -0.1, 0.3: (0.04 + 0.01 + 0.09) / 2 = 0.07.
     assert lines[2] == f"| erm | 3 | 0.300 ± {math.sqrt(0.07):.3f} |"
     assert lines[3] == "| da | 1 | 0.500 |"
@@ -45,24 +45,24 @@ def test_table_of_seeds_shows_mean_and_sample_deviation() -> None:
 def test_metric_that_is_undefined_in_some_runs_has_no_mean() -> None:
     """The mean over the other runs would be biased."""
     records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.9, num=36, den=40), run("erm", cm=None, num=0, den=0)]
-    assert comparison_table(records, COLUMNS[1:]).splitlines()[2] == "| erm | 3 | - (undefined in 2 of 3 runs) |"
-    assert comparison_table(records[:1] * 2, COLUMNS[1:]).splitlines()[2] == "| erm | 2 | - |"
+    assert _comparison_table(records, COLUMNS[1:]).splitlines()[2] == "| erm | 3 | - (undefined in 2 of 3 runs) |"
+    assert _comparison_table(records[:1] * 2, COLUMNS[1:]).splitlines()[2] == "| erm | 2 | - |"
 
 
 def test_a_cm_of_seeds_shows_the_number_of_its_pairs() -> None:
     records = [run("erm", cm=0.5, cm_numerator=20, cm_denominator=rows) for rows in (40, 41, 40)]
     columns = [Column("cm", "CM"), Column("cm_all_rows", "CM, all rows")]
-    assert comparison_table(records, columns[:1]).splitlines()[2] == "| erm | 3 | 0.500 ± 0.000 (n = 40 to 41) |"
-    assert comparison_table(records[::2], columns[:1]).splitlines()[2] == "| erm | 2 | 0.500 ± 0.000 (n = 40) |"
+    assert _comparison_table(records, columns[:1]).splitlines()[2] == "| erm | 3 | 0.500 ± 0.000 (n = 40 to 41) |"
+    assert _comparison_table(records[::2], columns[:1]).splitlines()[2] == "| erm | 2 | 0.500 ± 0.000 (n = 40) |"
     records.append(run("erm", cm=1.0, cm_numerator=2, cm_denominator=2))
-    assert comparison_table(records, columns[:1]).splitlines()[2] == "| erm | 4 | - (undefined in 1 of 4 runs) |"
+    assert _comparison_table(records, columns[:1]).splitlines()[2] == "| erm | 4 | - (undefined in 1 of 4 runs) |"
 
 
 def test_comparison_files(tmp_path: Path) -> None:
     records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=None), run("dair", jga=0.5, cm=1.0, num=2, den=2)]
     table = write_comparison(tmp_path / "new" / "out", "The title", records, COLUMNS, ["First note.", "Second."])
     folder = tmp_path / "new" / "out"
-    assert table == comparison_table(records, COLUMNS)
+    assert table == _comparison_table(records, COLUMNS)
     assert (
         folder / "comparison.md"
     ).read_text() == f"# The title\n\n{table}\n\nMean ± standard deviation over the runs.\nFirst note.\nSecond.\n"

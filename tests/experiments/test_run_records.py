@@ -17,10 +17,11 @@ from dair_hf.experiments import run_records
 from dair_hf.experiments.comparison import ComparisonConfig, Run, with_settings
 from dair_hf.experiments.run_records import (
     SECRETS,
+    _cpu_model,
+    _plain_config,
     changed_settings,
     fingerprint,
     finished_records,
-    plain_config,
     run_record,
 )
 from dair_hf.io.files import write_json
@@ -70,7 +71,7 @@ class Shared:
 def test_changed_settings(tmp_path: Path) -> None:
     run = Run("erm", 0, tiny.config(tmp_path / "runs"))
     config, data = {"data": Shared(rows=4)}, {"train": "d"}
-    training = json.loads(json.dumps(plain_config({"args": run.args})["args"], default=str))
+    training = json.loads(json.dumps(_plain_config({"args": run.args})["args"], default=str))
     training |= {"output_dir": "elsewhere"}
     del training["chunked_loss"], training["gradient_cache"]
     before = {"config": {"data": {"folder": "b", "rows": 4}, "training": training}, "data": data}

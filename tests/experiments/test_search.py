@@ -12,7 +12,7 @@ from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.search import GRIDS, SearchConfig, log_grid, search_or_compare
+from dair_hf.experiments.search import GRIDS, SearchConfig, _log_grid, search_or_compare
 from dair_hf.io.files import read_json
 from tests.fixtures import tiny
 
@@ -73,7 +73,7 @@ def test_grids_of_the_paper() -> None:
     # Printed in its table on longer training, truncated to two decimals.
     assert {1.43, 8.85, 16.23, 100} <= {int(value * 100) / 100 for value in GRIDS["mnist"]}
     # A grid that starts at 0.1 does not contain them.
-    assert {1.43, 8.85} & {int(value * 100) / 100 for value in log_grid(0.1, 100, 20)} == set()
+    assert {1.43, 8.85} & {int(value * 100) / 100 for value in _log_grid(0.1, 100, 20)} == set()
     assert all(list(grid) == sorted(grid) for grid in GRIDS.values())
     for name, grid in GRIDS.items():
         assert SearchConfig(search_grid=name).lambdas == grid  # type: ignore[arg-type]

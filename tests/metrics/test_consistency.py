@@ -14,7 +14,7 @@ from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.metrics.consistency_items import (
-    PairCorrectness,
+    _PairCorrectness,
     compare_models,
     consistency_metrics,
     judge_pairs,
@@ -173,16 +173,16 @@ RIGHT = {
 }
 
 
-def judged(right: dict[tuple[str, str], bool]) -> list[PairCorrectness]:
+def judged(right: dict[tuple[str, str], bool]) -> list[_PairCorrectness]:
     rows = [{"row_id": row, "variant": variant, "correct": value} for (row, variant), value in right.items()]
     return read_correctness(rows[::-1])
 
 
 def test_every_partner_is_a_pair_with_its_original() -> None:
     assert judged(RIGHT) == [
-        PairCorrectness("B/0", "B", False),
-        PairCorrectness("A/1", "A", True, {2: True}),
-        PairCorrectness("A/0", "A", True, {1: True, 3: False}),
+        _PairCorrectness("B/0", "B", False),
+        _PairCorrectness("A/1", "A", True, {2: True}),
+        _PairCorrectness("A/0", "A", True, {1: True, 3: False}),
     ]
     found = consistency_metrics(judged(RIGHT), intervals=False)
     assert (found["rows"], found["pairs"], found["partners"]) == (3, 2, 3)

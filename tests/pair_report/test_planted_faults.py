@@ -17,9 +17,9 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from dair_hf import DAIRTrainer, PairCollator, TensorPairs
 from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.pair_report.report import PairReport
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist.digits import load_mnist
 from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_train_pairs
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 from tests.fixtures import tiny
 
 SHARE = 0.05

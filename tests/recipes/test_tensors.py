@@ -12,7 +12,7 @@ import pytest
 import scipy.io
 
 from dair_hf.experiments import plots
-from dair_hf.vision.cnn import DigitCNN
+from dair_hf.vision.networks import DigitCNN
 from tests.fixtures.digits import noise_digits, write_parquet
 from tests.fixtures.recipe_runs import assert_ends_with_one_line, command_line, run
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dair_hf.regression.correctness import rmse
+from dair_hf.regression.linear import rmse
 
 
 def test_rmse_by_hand() -> None:

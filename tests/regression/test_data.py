@@ -18,7 +18,7 @@ from dair_hf.regression.data import (
     regression_evaluation_pairs,
     regression_train_pairs,
 )
-from dair_hf.regression.losses import RobustLossConfig
+from dair_hf.regression.linear import RobustLossConfig
 from dair_hf.regression.tables import RegressionData, read_qsar
 from tests.regression.test_tables import TEST, TRAIN, parts, write_csv, write_mat
 

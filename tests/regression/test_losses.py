@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dair_hf.losses.objective import squared_root_consistency
-from dair_hf.regression.losses import tilted_loss
+from dair_hf.regression.linear import tilted_loss
 
 LOSSES = np.random.default_rng(0).uniform(0, 6, 300)
 

@@ -112,7 +112,7 @@ def test_what_fails_stands_first_with_its_reason(results: Path) -> None:
     text = write_ledger(results)
     first = text.split("\n## ")[1]
     assert first.startswith(
-        "What does not hold here, and why\n\nOf 9 claims 3 fail here, and 0 lie outside on the better"
+        "What does not hold here, and why\n\n3 of 9 claims fail here, and 0 lie outside on the better"
     )
     # Nor does a claim hold that was not run, or whose value is undefined.
     assert "2 are undecided, for want of seeds" in first and "2 were not run; 1 have no defined value." in first
@@ -152,7 +152,7 @@ def test_relation_that_does_not_hold_is_among_what_fails(results: Path) -> None:
             record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed, "metrics": {"accuracy": accuracy}}
             (results / "adv" / f"{method}_seed{seed}.json").write_text(json.dumps(record))
     first = write_ledger(results).split("\n## ")[1]
-    assert "Of 2 claims 1 fail here," in first and "DAIR below ERM" in first
+    assert "1 of 2 claims fail here," in first and "DAIR below ERM" in first
 
 
 def test_relation_must_hold_for_each_metric(results: Path) -> None:

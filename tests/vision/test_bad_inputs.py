@@ -15,10 +15,8 @@ import torch
 from dair_hf.errors import DataError
 from dair_hf.vision.backgrounds.challenge import ChallengeConfig
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
-from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config, load_imagenet9
-from dair_hf.vision.backgrounds.variant_folders import read_variants
-from dair_hf.vision.cifar10.images import load_cifar10
-from dair_hf.vision.cifar10.pairs import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs
+from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config, _read_variants, load_imagenet9
+from dair_hf.vision.cifar10 import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs, load_cifar10
 from dair_hf.vision.mnist.colored import ColoredConfig, colored_evaluation_pairs, colored_train_pairs
 from dair_hf.vision.mnist.digits import DigitPairsConfig, load_mnist
 from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_evaluation_pairs, rotated_train_pairs
@@ -186,21 +184,21 @@ def test_folders_other_than_nine_classes(tmp_path: Path, wrong: str) -> None:
     write_variants(tmp_path, variants=("original",))
     (tmp_path / "original/val" / wrong).mkdir()
     with pytest.raises(DataError, match=wrong):
-        read_variants(tmp_path, "val", ("original",))
+        _read_variants(tmp_path, "val", ("original",))
 
 
 def test_two_images_of_one_foreground(tmp_path: Path) -> None:
     write_variants(tmp_path, variants=("original",))
     (tmp_path / "original/val/00_dog/fg_n02085620_00001_bg_x.png").touch()
     with pytest.raises(DataError, match="n02085620_00001"):
-        read_variants(tmp_path, "val", ("original",))
+        _read_variants(tmp_path, "val", ("original",))
 
 
 def test_variants_of_two_data_sets(tmp_path: Path) -> None:
     write_variants(tmp_path, variants=("original", "no_fg"))
     (tmp_path / "no_fg/val/00_dog").rename(tmp_path / "no_fg/val/00_wolf")
     with pytest.raises(DataError, match="00_wolf"):
-        read_variants(tmp_path, "val", ("original", "no_fg"))
+        _read_variants(tmp_path, "val", ("original", "no_fg"))
 
 
 def test_training_and_test_folders(tmp_path: Path) -> None:

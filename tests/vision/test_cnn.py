@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification
 
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
+from dair_hf.vision.networks import DigitCNN, DigitCNNConfig
 
 
 def plain(channels: int, classes: int) -> nn.Sequential:

@@ -6,7 +6,7 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import same_classes
-from dair_hf.vision.correctness import accuracy_by_class
+from dair_hf.vision.mnist.rotated import accuracy_by_class
 
 
 def test_accuracy_of_each_class() -> None:

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.evaluation.statistics import correctness_metrics
-from dair_hf.vision.robustness import AttackConfig, attack_originals, evaluate_attacks
+from dair_hf.vision.robustness import AttackConfig, _attack_originals, evaluate_attacks
 
 CONFIG = AttackConfig(epsilon=0.2, step_size=0.05, train_steps=3, test_steps=5)
 # The brighter of two pixels is the class, so an L-inf attack of radius e flips pixels less than 2 e apart.
@@ -61,9 +61,9 @@ def test_accuracy_and_cm_by_hand() -> None:
 
 def test_row_order_does_not_depend_on_the_batch_size() -> None:
     attack = Attack("linf", 0.2, 0.05, 5, random_start=False)
-    whole = attack_originals(Brighter(), pairs_with(None), attack)
+    whole = _attack_originals(Brighter(), pairs_with(None), attack)
     for size in (1, 2, 3, 7):
-        assert torch.equal(attack_originals(Brighter(), pairs_with(None), attack, batch_size=size), whole)
+        assert torch.equal(_attack_originals(Brighter(), pairs_with(None), attack, batch_size=size), whole)
     moved = (whole.view(-1, 2) - PIXELS).numpy()
     np.testing.assert_allclose(moved[0], [-0.2, 0.1 + 0.1], atol=1e-6)
 

@@ -231,5 +231,5 @@ def test_other_places_are_not_other_settings(files: dict[str, Any]) -> None:
         network, scenes = NetworkConfig(features_folder=place), SceneConfig(sprite_folder=place)
         return {"data": VQAConfig(**folders), "network": network, "scenes": scenes}
 
-    record = {"config": plain_config({**settings("here"), "training": run.args}), "data": parts}
+    record = {"config": _plain_config({**settings("here"), "training": run.args}), "data": parts}
     assert changed_settings(record, run, settings("there"), parts) == {}

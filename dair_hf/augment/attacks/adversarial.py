@@ -4,7 +4,7 @@
 
 approximated by projected gradient descent on the current model. `loss="kl"` gives the inner maximization of TRADES
 (Zhang et al., 2019), except for the start: the published code of TRADES adds normal noise of standard deviation 0.001,
-`perturb` starts anywhere in the ball.
+while `perturb` starts anywhere in the ball.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dair_hf.augment.attacks.attack_loss import AttackLoss, frozen
-from dair_hf.augment.attacks.lp_ball import LpBall, round_inwards
+from dair_hf.augment.attacks.attack_loss import AttackLoss, LpBall, frozen, round_inwards
 from dair_hf.augment.attacks.pgd import Attack, pgd
 from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, add_partners
 from dair_hf.errors import DataError

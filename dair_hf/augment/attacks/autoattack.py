@@ -49,7 +49,7 @@ def auto_attack(
     try:
         from art.attacks.evasion import AutoAttack
         from art.estimators.classification import PyTorchClassifier
-    except ImportError as error:  # of a name that pip does not know
+    except ImportError as error:  # its message names the module, which has another name in pip
         raise DataError("AutoAttack: expected `pip install adversarial-robustness-toolbox`") from error
     device = pixel_values.device
     attacked = _Logits(copy.deepcopy(model)).eval()

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from dair_hf.augment.attacks.attack_loss import CROSS_ENTROPY, AttackLoss, LogitsLoss
-from dair_hf.augment.attacks.lp_ball import LpBall, scale_to_max_one
+from dair_hf.augment.attacks.attack_loss import CROSS_ENTROPY, AttackLoss, LogitsLoss, LpBall, scale_to_max_one
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.settings import Count, NonNegative, Positive, Range, Settings
 

@@ -16,8 +16,8 @@ class Consistency(json_metric.JsonMetric):
     CITATION = json_metric.DAIR_CITATION
     EXTRA_INPUTS = ("original_correct", "augmented_correct", "ids")
     DESCRIPTION = """
-Consistency metric (CM): of the pairs whose original view is answered correctly, the share whose augmented view is
-answered correctly, too. The metric also reports the share of pairs with both views correct, flips as shares of the
+Consistency metric (CM): the share of pairs with a correctly answered original view whose augmented view is also
+answered correctly. The metric also reports the share of pairs with both views correct, flips as shares of the
 pairs, the accuracy on both views, CM over all rows including those without an augmented view, and confidence
 intervals clustered by dialogue.
 """

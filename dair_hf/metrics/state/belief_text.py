@@ -21,7 +21,7 @@ _TRANSLATION = str.maketrans(_ESCAPES)
 _MEANINGS = {code[1]: character for character, code in _ESCAPES.items()} | {"_": " ", "e": ""}
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 _DELIMITERS = {mark: re.compile(r"\\.|" + re.escape(mark), re.DOTALL) for mark in ";=|"}
-# A slot may contain spaces, "hotel-price range = cheap", but alone it is rather a field in another notation.
+# A slot may contain spaces, "hotel-price range = cheap", but alone it is more likely a field in another notation.
 _NO_SLOT = re.compile(r"[:,]\s")
 _NO_LONE_SLOT = re.compile(r"[\s:,|/&]")
 _HOLDS_SLOT = re.compile(r"[\s,|/&]")  # between two `=`; "a=b" is a value
@@ -43,7 +43,7 @@ def state_to_text(state: Mapping[str, Sequence[str]]) -> str:
 
 
 class Belief(NamedTuple):
-    """State, and what the text that it was read from says besides.
+    """State, and further findings from the text that it was read from.
 
     Attributes:
         state: Slot -> alternatives.
@@ -112,7 +112,7 @@ def _is_well_formed(text: str) -> bool:
 
 
 def _is_field(parts: Sequence[str]) -> bool:
-    """Return whether the parts between the `=` of a field seem to be one slot and its values; blank fields are none."""
+    """Return whether the parts between the `=` of a field seem to be one slot and its values; False if blank."""
     slot, *values = parts
     if not values:
         return not _NO_LONE_SLOT.search(slot)

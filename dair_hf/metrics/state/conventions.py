@@ -60,7 +60,7 @@ class Convention(Settings):
     )
     none: Literal["omit", "omit_predicted", "literal"] = _switch(
         "omit",
-        "treatment of 'none' and 'not mentioned'. omit: the slot is not filled; omit_predicted: likewise, but 'none' "
+        "treatment of 'none' and 'not mentioned'. omit: the slot is not filled; omit_predicted: as omit, but 'none' "
         "in gold is a value; literal: both are values. The empty string never fills a slot",
     )
     match: Literal["exact", "partial95", "token_sort"] = _switch(
@@ -86,11 +86,11 @@ class Convention(Settings):
     domains: tuple[str, ...] | None = _switch(None, "compare only slots of these domains; all if not set")
     slots: tuple[str, ...] | None = _switch(None, "compare only these slots; all if not set")
     schema_slots: tuple[str, ...] | None = _switch(
-        None, "all slots of the schema, for penalise_known; if not set, those of MultiWOZ for data of its domains"
+        None, "all slots of the schema, for penalise_known; if not set, MultiWOZ's for data of its domains"
     )
     categorical_slots: tuple[str, ...] = _switch(
         tuple(MULTIWOZ_CATEGORICAL_SLOTS),
-        "slots that token_sort compares exactly; if not set, those of MultiWOZ 2.2",
+        "slots that token_sort compares exactly; if not set, MultiWOZ 2.2's",
     )
     consistency_slots: tuple[str, ...] | None = _switch(
         None,
@@ -157,7 +157,7 @@ def resolve_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Co
 def resolve_pair_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Convention]:
     """Return the rules by which a view of a pair is right or wrong, and their name.
 
-    They are those of `resolve_convention`, except that empty answers are scored, since a pair needs both views, and
+    They equal `resolve_convention`'s, except that empty answers are scored, since a pair needs both views, and
     that `consistency_slots` replace `slots`, with dontcare as a value. Switches that are given are kept. Where scores
     are graded (`token_sort`), a view is right if its score is 1.
 

@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dair_hf.evaluation.statistics import ratios_with_intervals
-from dair_hf.metrics.items import Item, join_views, pair_items, units, warn_of_one_unit
+from dair_hf.metrics.items import Item, join_views, pair_items, read_state, read_turns, units, warn_of_one_unit
 from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import NAME_SLOTS, Convention, resolve_convention
-from dair_hf.metrics.state.items import read_state, read_turns
-from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns
+from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns, domain_of, reference_names
 from dair_hf.metrics.state.normalizers import DONTCARE
-from dair_hf.metrics.state.slot_names import domain_of, reference_names
 
 
 def joint_goal_correct(
@@ -27,7 +25,7 @@ def joint_goal_correct(
     """Return for each row whether the predicted state is entirely correct: the paper's H, usable as `is_correct`.
 
     Args:
-        predictions: [N] states (see `dair_hf.metrics.state.items`), or `Belief` objects read from text; matched to
+        predictions: [N] states (see `dair_hf.metrics.items`), or `Belief` objects read from text; matched to
             the references by position.
         references: [N] gold states with all correct values.
         preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
@@ -89,7 +87,7 @@ def joint_goal_accuracy(
     """Compute the joint goal accuracy and related figures from items in any accepted shape.
 
     Args:
-        predictions: Items (see `dair_hf.metrics.state.items`), matched by id if they have ids, else by position.
+        predictions: Items (see `dair_hf.metrics.items`), matched by id if they have ids, else by position.
         references: Items with all correct values.
         preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
         intervals: Whether to compute confidence intervals, with clusters or dialogues as units if items have them.

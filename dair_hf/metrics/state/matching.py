@@ -1,4 +1,4 @@
-"""Comparison of a predicted state with a gold state, slot by slot."""
+"""Comparison of a predicted with a gold state under a convention: which slots count, and which values are equal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,100 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dair_hf.errors import BeliefTextWarning, DataError, SlotNameWarning
 from dair_hf.metrics.items import Item
 from dair_hf.metrics.state.belief_text import Belief
-from dair_hf.metrics.state.conventions import Convention
+from dair_hf.metrics.state.conventions import (
+    MULTIWOZ_BUS_SLOTS,
+    MULTIWOZ_DOMAINS,
+    MULTIWOZ_SLOTS,
+    Convention,
+)
 from dair_hf.metrics.state.normalizers import DONTCARE, normalize, normalize_slot
-from dair_hf.metrics.state.slot_names import SlotNames, fold, reference_names, slot_filter
 
-_UNREAD_SHARE = 0.9  # predictions of which more cannot be read are refused
+_FULL_NAMES = {"arrive": "arriveby", "leave": "leaveat"}
+_MULTIWOZ_ALL_DOMAINS = {*MULTIWOZ_DOMAINS, "bus"}
+
+
+def domain_of(slot: str) -> str:
+    """Return the domain of a slot: the part before the first hyphen."""
+    return slot.partition("-")[0]
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def fold(slot: str) -> str:
+    """Return the same text for all spellings of a slot; the domain is not changed."""
+    domain, hyphen, name = slot.partition("-")
+    name = re.sub(r"[\W_]", "", name.lower()).removeprefix("book")
+    return domain + hyphen + _FULL_NAMES.get(name, name)
+
+
+class SlotNames:
+    """Slot names of the references, and of their schema unless the references spell them differently."""
+
+    def __init__(
+        self, in_references: Iterable[str], schema: Iterable[str] | None = None, known: Iterable[str] = ()
+    ) -> None:
+        self.in_references = frozenset(in_references)
+        self.schema = MULTIWOZ_SLOTS if schema is None else tuple(schema)
+        self._has_schema = schema is not None
+        self._spellings = frozenset(map(fold, self.in_references))
+        self._known = frozenset(map(fold, (*self.schema, *known)))
+
+    def __contains__(self, slot: str) -> bool:
+        return slot in self.in_references or (fold(slot) in self._known and fold(slot) not in self._spellings)
+
+    def schema_lacks(self, slot: str) -> bool:
+        """Return whether the schema, as given or that of MultiWOZ, is known and does not have the slot."""
+        if slot in self:
+            return False
+        domains = {domain_of(name) for name in self.in_references or [slot]}
+        return self._has_schema or domains <= _MULTIWOZ_ALL_DOMAINS
+
+
+@functools.lru_cache(maxsize=32)
+def slot_filter(convention: Convention) -> Callable[[str], str | None]:
+    """Return a function from a slot to its normalized name, or to None if the convention does not compare it."""
+    slots = None
+    if convention.slots is not None:
+        slots = {normalize_slot(convention.normalizer, slot) for slot in convention.slots}
+
+    @functools.lru_cache(maxsize=1 << 12)
+    def compared_name(slot: str) -> str | None:
+        slot = normalize_slot(convention.normalizer, slot)
+        if slots is not None and slot not in slots:
+            return None
+        if convention.domains is not None and domain_of(slot) not in convention.domains:
+            return None
+        return slot
+
+    return compared_name
+
+
+def reference_names(references: Iterable[Mapping[str, object]], convention: Convention) -> SlotNames:
+    """Return the slot names of references, and refuse a convention that names slots which they do not have."""
+    normalize = functools.partial(normalize_slot, convention.normalizer)
+    in_references = {normalize(slot) for slot in {slot for reference in references for slot in reference}}
+    schema = None if convention.schema_slots is None else map(normalize, convention.schema_slots)
+    # The evaluator of SGD reads the schema of MultiWOZ 2.2.
+    of_schema = (*convention.categorical_slots, *MULTIWOZ_BUS_SLOTS) if convention.match == "token_sort" else ()
+    names = SlotNames(in_references, schema, known=of_schema)
+    domains = {*map(domain_of, (*in_references, *names.schema)), *MULTIWOZ_DOMAINS}
+    unknown = [domain for domain in convention.domains or () if domain not in domains]
+    unknown += [
+        slot
+        for slot in (*(convention.slots or ()), *(convention.consistency_slots or ()))
+        if normalize(slot) not in names
+    ]
+    if unknown and in_references:  # a misspelt name would leave out what it means
+        raise DataError(f"domains or slots: no reference has {unknown[0]!r}, only {', '.join(sorted(in_references))}")
+    return names
+
+
+_UNREAD_SHARE = 0.9  # a larger share of unreadable predictions is refused
 _MAX_SHOWN = 5  # unknown slots that a warning lists
 _LATIN_1 = dict.fromkeys(range(128, 256))
 
@@ -54,8 +137,8 @@ def compare_states(
 ) -> Comparison:
     """Compare a predicted state with a gold state, slot -> values; the turn is correct if the `score` is 1.
 
-    A slot that the text of a prediction repeats with other values scores 0. Without `names`, from `reference_names`,
-    the references have the slots of this one.
+    A slot that the text of a prediction repeats with other values scores 0. Without `names` (see `reference_names`),
+    all references are taken to have the slots of this one.
 
     Example:
         >>> gold = {"hotel-area": ["centre", "center"], "hotel-stars": ["4"]}
@@ -71,7 +154,7 @@ def compare_states(
     for field in belief.repeated:
         for slot, values in _filled_slots(dict([field]), convention, is_gold=False).items():
             if predicted.setdefault(slot, values) != values:
-                predicted[slot] = []  # two different values, of which no gold state has both
+                predicted[slot] = []  # two different values; no gold state has both
     scores = {
         slot: score(slot, predicted[slot], values) if predicted.get(slot) else 0.0 for slot, values in gold.items()
     }
@@ -90,7 +173,7 @@ def compare_states(
 
 
 def _is_ignored(slot: str, convention: Convention, names: SlotNames) -> bool:
-    """Return whether a predicted slot that the gold state does not fill is no error."""
+    """Return whether a predicted slot is ignored although the gold state does not fill it."""
     return convention.extra == "ignore" or (convention.extra == "penalise_known" and names.schema_lacks(slot))
 
 
@@ -98,20 +181,20 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
     """Compare (prediction, reference) of all turns of a data set, whose values are `Belief` objects.
 
     Raises:
-        DataError: Nearly all predictions are text in another form than a state's, or have no slot that a reference or
+        DataError: Nearly all predictions are text without the form of a state, or have no slot that a reference or
             MultiWOZ has: their accuracy would be 0 for any model. Or the convention leaves nothing to compare.
 
     Warns:
-        SlotNameWarning, BeliefTextWarning: This concerns some predictions.
+        SlotNameWarning, BeliefTextWarning: The same problem in some predictions only.
     """
     beliefs = [prediction.value for prediction, _ in turns]
     other = [prediction.where for prediction, _ in turns if not prediction.value.is_well_formed]
     form = f"{len(other)} of {len(turns)} predictions, such as {other[0]}, are" if other else ""
-    expected = "text of another form than 'hotel-area = east ; hotel-name = warkworth house'"
+    expected = "text that does not have the form 'hotel-area = east ; hotel-name = warkworth house'"
     if len(other) > _UNREAD_SHARE * sum(belief.answered for belief in beliefs):
         raise DataError(f"{form} {expected}; a state as an object is given under 'state'")
     if other:
-        warnings.warn(f"{form} {expected}; what is not read as meant counts as wrong", BeliefTextWarning, stacklevel=4)
+        warnings.warn(f"{form} {expected}; what is misread counts as wrong", BeliefTextWarning, stacklevel=4)
     names = reference_names((reference.value.state for _, reference in turns), convention)
     if names.in_references and not any(map(slot_filter(convention), names.in_references)):
         raise DataError(

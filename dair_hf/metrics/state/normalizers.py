@@ -1,6 +1,6 @@
 """Normalization of slot names and values as in the published evaluators.
 
-The tables are those of the evaluators: spelling -> canonical spelling.
+The tables are the evaluators': spelling -> canonical spelling.
 """
 
 from __future__ import annotations
@@ -287,12 +287,7 @@ def normalize(normalizer: str, slot: str, value: str, is_gold: bool = True) -> s
 
 @functools.lru_cache(maxsize=1 << 12)
 def normalize_slot(normalizer: str, slot: str) -> str:
-    """Return the normalized name of a slot; only mwzeval changes names, and no domain.
-
-    Example:
-        >>> normalize_slot("mwzeval", "taxi-arriveBy"), normalize_slot("mwzeval", "hotel-price range")
-        ('taxi-arrive', 'hotel-pricerange')
-    """
+    """Return the normalized name of a slot; only mwzeval changes names, and no domain."""
     if normalizer != "mwzeval":
         return slot
     domain, hyphen, name = slot.partition("-")

@@ -1,6 +1,6 @@
 """Normalization of answers as in the official evaluation of VQA.
 
-The rules are those of the evaluation code that is published with version 2 of the data (Antol et al., "VQA: Visual
+The rules follow the evaluation code that is published with version 2 of the data (Antol et al., "VQA: Visual
 Question Answering", 2015). Apostrophes and colons do not count as punctuation there.
 """
 

@@ -1,4 +1,4 @@
-"""VQA accuracy as in the official evaluation: of single answers, and of many questions with breakdown and intervals.
+"""VQA accuracy as in the official evaluation: for single answers, and for many questions with breakdown and intervals.
 
 A prediction is an answer or, as in the public result files, an object with the id of its question:
 
@@ -35,28 +35,10 @@ _PUBLIC_ANNOTATORS = 10
 _EDITED = re.compile(r"\A0*(\d+)(?:_.*)?\Z", re.DOTALL)
 
 
-def count_matches(
+def _count_matches(
     predictions: Sequence[str], references: Sequence[Sequence[Any]], normalize: Normalize = "disputed"
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the annotators who gave the predicted answer, and all annotators.
-
-    Args:
-        predictions: `[N]` answers.
-        references: `[N]` lists of the annotators' answers.
-        normalize: When to apply `normalize_answer` to both sides. "disputed": if the annotators' answers are not all
-            equal, as in the official evaluation. "always". "never". Without it, only the spaces around an answer are
-            removed, so "Yes" differs from "yes".
-
-    Returns:
-        The number of annotators who gave the predicted answer, and of all annotators, `[N]` int64 each.
-
-    Raises:
-        DataError: A reference is not a list of answers, or `normalize` is unknown.
-
-    Example:
-        >>> count_matches(["two", "two"], [["2"] * 10, ["2"] * 9 + ["3"]])
-        (array([0, 9]), array([10, 10]))
-    """
+    """Count the annotators who gave the predicted answer, and all annotators."""
     if normalize not in get_args(Normalize):  # which would mean "never"
         raise DataError(f"normalize: expected one of {', '.join(get_args(Normalize))}, got {normalize!r}")
     matching = np.zeros(len(predictions), dtype=np.int64)
@@ -76,7 +58,7 @@ def _stripped(answers: Any, where: str) -> list[str]:
     return [strip_spaces(answer if isinstance(answer, str) else answer["answer"]) for answer in answers]
 
 
-def official_scores(matching: ArrayLike, annotators: ArrayLike = 10) -> NDArray[np.float64]:
+def _official_scores(matching: ArrayLike, annotators: ArrayLike = 10) -> NDArray[np.float64]:
     """Compute the official VQA accuracy `mean_i min(#{j != i: a_j = a} / 3, 1)`.
 
     If n of m annotators gave the answer, n of the m subsets without one annotator have n - 1 of them, and the other
@@ -91,16 +73,16 @@ def official_scores(matching: ArrayLike, annotators: ArrayLike = 10) -> NDArray[
     return (n * np.minimum((n - 1) / _AGREEING, 1.0) + (m - n) * np.minimum(n / _AGREEING, 1.0)) / m
 
 
-def simple_scores(matching: ArrayLike) -> NDArray[np.float64]:
-    """Compute the VQA accuracy in the form that papers print, `min(n / 3, 1)`; never below `official_scores`."""
+def _simple_scores(matching: ArrayLike) -> NDArray[np.float64]:
+    """Compute the VQA accuracy in the form that papers print, `min(n / 3, 1)`; never below `_official_scores`."""
     return np.minimum(np.asarray(matching, dtype=np.float64) / _AGREEING, 1.0)
 
 
 def vqa_scores(
     predictions: Sequence[str], references: Sequence[Sequence[str]], *, normalize: Normalize = "disputed"
 ) -> NDArray[np.float64]:
-    """Compute the official VQA accuracy of each answer; see `official_scores`."""
-    return official_scores(*count_matches(predictions, references, normalize))
+    """Compute the official VQA accuracy of each answer; see `_official_scores`."""
+    return _official_scores(*_count_matches(predictions, references, normalize))
 
 
 def vqa_correct(
@@ -111,7 +93,7 @@ def vqa_correct(
     Args:
         predictions: `[N]` answers.
         references: `[N]` lists of the annotators' answers, at least one each.
-        normalize: See `count_matches`.
+        normalize: See `_count_matches`.
 
     Returns:
         `[N]` bool.
@@ -120,7 +102,7 @@ def vqa_correct(
         >>> vqa_correct(["2", "4"], [["2", "3"], ["2", "3"]])
         array([ True, False])
     """
-    return count_matches(predictions, references, normalize)[0] > 0
+    return _count_matches(predictions, references, normalize)[0] > 0
 
 
 def vqa_accuracy(
@@ -131,7 +113,7 @@ def vqa_accuracy(
     Args:
         predictions: Items (see the top of this module), matched by id if they have ids, else by position.
         references: Items with the annotators' answers, or an annotation file as an object.
-        normalize: See `count_matches`.
+        normalize: See `_count_matches`.
         **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
 
     Returns:
@@ -150,11 +132,11 @@ def vqa_accuracy(
     pairs = pair_items(*sides)
     answers = [prediction.value["answer"] for prediction, _ in pairs]
     questions = [reference.value for _, reference in pairs]
-    matching, annotators = count_matches(answers, [question["answers"] for question in questions], normalize)
-    scores, ones = official_scores(matching, annotators), np.ones(len(pairs))
+    matching, annotators = _count_matches(answers, [question["answers"] for question in questions], normalize)
+    scores, ones = _official_scores(matching, annotators), np.ones(len(pairs))
     ratios = {
         "vqa_accuracy": (scores, ones),
-        "vqa_accuracy_simple": (simple_scores(matching), ones),
+        "vqa_accuracy_simple": (_simple_scores(matching), ones),
         "vqa_correct": (matching > 0, ones),
     }
     return {

@@ -17,11 +17,17 @@ from dair_hf.data.counter_rng import subset
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
 from dair_hf.settings import Count, Range, Settings, Share
-from dair_hf.vision.backgrounds.composites import Composites, VariantView
-from dair_hf.vision.backgrounds.foregrounds import Foregrounds, digit_foregrounds, object_foregrounds, shape_foregrounds
+from dair_hf.vision.backgrounds.composites import (
+    Composites,
+    Foregrounds,
+    VariantView,
+    digit_foregrounds,
+    object_foregrounds,
+    shape_foregrounds,
+)
 from dair_hf.vision.backgrounds.variants import MIXED_RAND, ORIGINAL, VARIANTS
-from dair_hf.vision.cifar10.images import CLASSES as OBJECTS
-from dair_hf.vision.cifar10.images import load_cifar10
+from dair_hf.vision.cifar10 import CLASSES as OBJECTS
+from dair_hf.vision.cifar10 import load_cifar10
 from dair_hf.vision.mnist.digits import load_mnist
 
 

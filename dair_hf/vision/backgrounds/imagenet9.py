@@ -1,9 +1,11 @@
-"""ImageNet-9 (paper, section 8): training pairs with mixed backgrounds, the eight test sets, and their collator."""
+"""ImageNet-9 and its variants with other backgrounds, read from folders."""
 
 from __future__ import annotations
 
+import os
+import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -11,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import ClassLabel, Dataset, Features, List, Value
 from datasets.fingerprint import Hasher
 from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
@@ -25,8 +27,92 @@ from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 from dair_hf.io.file_values import FileValueCache, content_fingerprint
 from dair_hf.settings import Count, Range, Settings
-from dair_hf.vision.backgrounds.variant_folders import IMAGE, VariantRows, pair_variants, read_variants, select_rows
-from dair_hf.vision.backgrounds.variants import MIXED_RAND, ORIGINAL, VARIANTS
+from dair_hf.vision.backgrounds.variants import CLASSES, MIXED_RAND, ORIGINAL, VARIANTS
+
+IMAGE = "image"
+SUFFIXES = (".jpeg", ".jpg", ".png")
+_CLASS = re.compile(r"(?P<label>\d\d)_(?P<name>.+)")
+_MIXED = re.compile(r"fg_(?P<foreground>.+?)_bg_.+")
+
+
+class _VariantRows(NamedTuple):
+    """Images of several variants, with the same foregrounds in the same order."""
+
+    rows: dict[str, Dataset]
+    missing: dict[str, list[str]]
+
+
+def _read_variants(
+    folder: str | os.PathLike[str], split: str, variants: Sequence[str] = tuple(VARIANTS), strict: bool = True
+) -> _VariantRows:
+    """List the images of several variants, for `evaluate_variants`, without opening them.
+
+    A foreground that is missing from a variant is an error or, if not `strict`, left out of all variants.
+    """
+    rows = {variant: _read_variant(Path(folder) / variant / split) for variant in variants}
+    ids = {variant: set(dataset[ROW_ID][:]) for variant, dataset in rows.items()}
+    all_ids = set().union(*ids.values())
+    missing = {variant: sorted(all_ids - present) for variant, present in ids.items() if all_ids - present}
+    if strict and missing:
+        found = "; ".join(
+            f"{len(names)} of {variant}/{split}: {', '.join(names[:5])}" for variant, names in missing.items()
+        )
+        raise DataError(f"{folder}: expected the same foregrounds in every variant, missing {found}")
+    if missing:
+        common = set.intersection(*ids.values())
+        rows = {variant: _select_rows(dataset, common) for variant, dataset in rows.items()}
+    return _VariantRows(rows, missing)
+
+
+def _pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
+    """Pair each image with the image of the same foreground in another variant."""
+    index_of = {row_id: index for index, row_id in enumerate(partners[ROW_ID][:])}
+    indices = [index_of.get(row_id) for row_id in originals[ROW_ID][:]]
+    for name in (IMAGE, LABELS):
+        values = partners[name][:]
+        column = [None if index is None else values[index] for index in indices]
+        originals = originals.add_column(AUGMENTED_PREFIX + name, column, feature=partners.features[name])
+    return originals
+
+
+def _select_rows(rows: Dataset, row_ids: Collection[str]) -> Dataset:
+    """Select rows by their ids, in the order of the data set."""
+    return rows.select([index for index, row_id in enumerate(rows[ROW_ID][:]) if row_id in row_ids])
+
+
+def _read_variant(root: Path) -> Dataset:
+    root = root.absolute()  # files may be opened from elsewhere
+    folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    classes = [match for folder in folders if (match := _CLASS.fullmatch(folder))]
+    if [match["label"] for match in classes] != [f"{label:02d}" for label in range(CLASSES)] or len(folders) != CLASSES:
+        raise DataError(
+            f"{root}: expected nine folders of classes, such as 00_dog to 08_fish, got {', '.join(folders)}"
+        )
+    columns: dict[str, list[str | int]] = {ROW_ID: [], IMAGE: [], LABELS: []}
+    for label, folder in enumerate(folders):
+        for foreground, path in sorted(_images(root / folder).items()):
+            columns[ROW_ID].append(f"{folder}/{foreground}")
+            columns[IMAGE].append(path)
+            columns[LABELS].append(label)
+    names = [match["name"] for match in classes]
+    features = Features({ROW_ID: Value("string"), IMAGE: Value("string"), LABELS: ClassLabel(names=names)})
+    return Dataset.from_dict(columns, features=features)
+
+
+def _images(folder: Path) -> dict[str, str]:
+    """Return foreground -> path."""
+    paths: dict[str, str] = {}
+    for file in folder.iterdir():
+        # macOS stores metadata as `._name.jpg` next to `name.jpg`.
+        if file.name.startswith(".") or file.suffix.lower() not in SUFFIXES:
+            continue
+        mixed = _MIXED.fullmatch(file.stem)
+        foreground = mixed["foreground"] if mixed else file.stem
+        if foreground in paths:
+            raise DataError(f"{folder}: expected one image of {foreground}, got {paths[foreground]} and {file.name}")
+        paths[foreground] = str(file)
+    return paths
+
 
 HELD_OUT = 10  # every tenth training image is held out for validation
 CROP, MIRRORED = "crop", "mirrored"
@@ -77,7 +163,7 @@ class ImageNet9Config(Settings):
     )
 
 
-class ImageNet9Data(NamedTuple):
+class _ImageNet9Data(NamedTuple):
     """Rows of an experiment."""
 
     classes: tuple[str, ...]
@@ -94,17 +180,17 @@ class ImageNet9Data(NamedTuple):
         return {"train": content_fingerprint(self.train, [IMAGE, AUGMENTED_PREFIX + IMAGE], hashes), **tests}
 
 
-def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
+def load_imagenet9(config: ImageNet9Config) -> _ImageNet9Data:
     """List the rows of an experiment, without opening images."""
     train_folder, test_folder = config.train_folder, config.test_folder
     if train_folder is None or (test_folder is None and config.evaluate_on == "test"):
         raise DataError(
             f"train_folder={train_folder}, test_folder={test_folder}: expected the folders of the unpacked ImageNet-9"
         )
-    train = read_variants(train_folder, "train", (ORIGINAL, MIXED_RAND), config.strict)
-    pairs = pair_variants(train.rows[ORIGINAL], train.rows[MIXED_RAND])
+    train = _read_variants(train_folder, "train", (ORIGINAL, MIXED_RAND), config.strict)
+    pairs = _pair_variants(train.rows[ORIGINAL], train.rows[MIXED_RAND])
     if config.evaluate_on == "test":
-        tests = read_variants(str(test_folder), "val", strict=config.strict)
+        tests = _read_variants(str(test_folder), "val", strict=config.strict)
     else:
         pairs, tests = _hold_out(train_folder, pairs, config.strict)
     missing = {f"train/{variant}": rows for variant, rows in train.missing.items()}
@@ -112,10 +198,12 @@ def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
     classes, test_classes = (tuple(rows.features[LABELS].names) for rows in (pairs, tests.rows[ORIGINAL]))
     if classes != test_classes:
         raise DataError(f"{test_folder}: expected the classes of {train_folder}, {classes}, got {test_classes}")
-    return ImageNet9Data(classes, pairs, tests.rows, missing)
+    return _ImageNet9Data(classes, pairs, tests.rows, missing)
 
 
-def imagenet9_train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True) -> EpochPairs:
+def imagenet9_train_pairs(
+    data: _ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True
+) -> EpochPairs:
     """Return the training pairs for `ImageCollator`, cropped and flipped differently in each epoch."""
     names = list(data.train.column_names)
     if not partners:
@@ -188,7 +276,7 @@ def _draw_crops(rows: Tensor, seed: int, epoch: int, stream: str, smallest: floa
     """Draw a crop of each image, `[B, 4]` (left, top, right, bottom, as shares), and whether it is flipped, `[B]`.
 
     Its area a is uniform in `smallest`..1. The logarithm of its aspect ratio (width over height) is uniform between
-    those of 3/4 and 4/3, restricted to a..1/a so that the crop fits. Its position is uniform.
+    log(3/4) and log(4/3), restricted to a..1/a so that the crop fits. Its position is uniform.
     """
     drawn = uniform(rows, seed, epoch, stream, count=5)
     area = smallest + (1 - smallest) * drawn[:, 0]
@@ -208,11 +296,11 @@ def _pixel_box(size: tuple[int, int], crop: Sequence[float]) -> tuple[float, flo
     return left + crop[0] * side, top + crop[1] * side, left + crop[2] * side, top + crop[3] * side
 
 
-def _hold_out(folder: str, pairs: Dataset, strict: bool) -> tuple[Dataset, VariantRows]:
+def _hold_out(folder: str, pairs: Dataset, strict: bool) -> tuple[Dataset, _VariantRows]:
     """Split into training pairs and validation rows."""
     present = [variant for variant in VARIANTS if (Path(folder) / variant / "train").is_dir()]
-    variants = read_variants(folder, "train", present, strict)
+    variants = _read_variants(folder, "train", present, strict)
     row_ids = pairs[ROW_ID][:]
     held_out = set(row_ids[::HELD_OUT])
-    tests = {variant: select_rows(rows, held_out) for variant, rows in variants.rows.items()}
-    return select_rows(pairs, set(row_ids) - held_out), VariantRows(tests, variants.missing)
+    tests = {variant: _select_rows(rows, held_out) for variant, rows in variants.rows.items()}
+    return _select_rows(pairs, set(row_ids) - held_out), _VariantRows(tests, variants.missing)

@@ -1,6 +1,6 @@
 """Eight variants of an image with a foreground, and evaluation of a classifier on them (paper, section 8).
 
-The variants are those of ImageNet-9 (Xiao et al. 2020, "Noise or Signal"). A classifier that relies on foregrounds
+The variants come from ImageNet-9 (Xiao et al. 2020, "Noise or Signal"). A classifier that relies on foregrounds
 keeps its accuracy on other backgrounds and loses it on backgrounds alone.
 """
 
@@ -67,7 +67,7 @@ def evaluate_variants(
         intervals: Whether to compute intervals.
 
     Returns:
-        As `variant_metrics`.
+        As `_variant_metrics`.
 
     Raises:
         DataError: Rows have partners.
@@ -91,10 +91,10 @@ def evaluate_variants(
             evaluate_pairs(rows, record_correct, intervals=False, data_name=f"{data_name}, {variant}")
         if len(correct[variant]) != len(rows):
             raise DataError(f"{variant}: expected rows without partners, got {len(correct[variant])} of {len(rows)}")
-    return variant_metrics(correct, intervals=intervals)
+    return _variant_metrics(correct, intervals=intervals)
 
 
-def variant_metrics(correct: Mapping[str, ArrayLike], *, intervals: bool = True) -> dict[str, float | int]:
+def _variant_metrics(correct: Mapping[str, ArrayLike], *, intervals: bool = True) -> dict[str, float | int]:
     """Compute accuracy on each variant, the background gap, and CM between originals and mixed backgrounds.
 
     With correctness `H_v` on variant v, `cm = P(H_mixed_rand = 1 | H_original = 1)`. The background gap of Xiao et al.

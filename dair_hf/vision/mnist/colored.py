@@ -47,7 +47,7 @@ class ColoredConfig(DigitPairsConfig):
     )
     fresh_colors: bool = field(
         default=True,
-        metadata={"help": "Redraw the partners' colors each epoch (paper); false keeps those of the first (released)."},
+        metadata={"help": "Redraw the partners' colors each epoch (paper); false keeps the first epoch's (released)."},
     )
     label_noise: Share = field(
         default=0.25, metadata={"help": "Share of flipped labels, 0 to 1; drawn once for all views and epochs."}

@@ -59,7 +59,7 @@ def load_mnist(source: str | os.PathLike[str], split: str) -> Digits:
         Images and labels in the order of the files.
 
     Raises:
-        DataError: There is no such source or split, or it holds anything but gray images of 28 x 28 pixels and labels
+        DataError: The source or split does not exist, or holds anything but gray images of 28 x 28 pixels and labels
             from 0 to 9.
 
     Example:
@@ -76,7 +76,7 @@ def _from_idx(folder: Path, split: str) -> Digits:
 
 
 def _read_idx(folder: Path, prefix: str, dimensions: int) -> NDArray[np.uint8]:
-    """Read zeros, type and number of dimensions in 4 bytes, the shape in 4 bytes a dimension, and the values."""
+    """Read zeros, type and number of dimensions in 4 bytes, the shape in 4 bytes per dimension, and the values."""
     name = re.compile(rf"{prefix}[-.]idx{dimensions}-ubyte(\.gz)?")
     files = [file for file in folder.iterdir() if name.fullmatch(file.name)]
     if not files:

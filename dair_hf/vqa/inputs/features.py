@@ -136,7 +136,7 @@ class FeatureCache:
         self.dtype = dtype
         self.shard_images = shard_images
         self._settings = {"layout": LAYOUT, "dtype": str(dtype), "pixels": pixels.settings()}
-        self.fingerprint = model_fingerprint(backbone, **self._settings)
+        self.fingerprint = _model_fingerprint(backbone, **self._settings)
         self.folder = Path(folder) / self.fingerprint[:NAME_DIGITS]
         self._hashes = content_hashes(folder)
         self._keys: dict[str, str] = {}  # path -> SHA-256, in this run
@@ -167,7 +167,7 @@ class FeatureCache:
         """
         paths = list(dict.fromkeys(images))
         self._hash(paths, progress=True, shared=True)
-        path_of = {self._keys[path]: path for path in reversed(paths)}  # of equal images the first
+        path_of = {self._keys[path]: path for path in reversed(paths)}  # the first of equal images
 
         def fill_share(keys: Sequence[str]) -> list[bool]:
             missing = {key: path_of[key] for key in keys if key not in self._locations}
@@ -202,7 +202,7 @@ class FeatureCache:
     def _fill(self, missing: dict[str, str], batch_size: int) -> None:
         backbone = self.backbone
         assert backbone is not None  # a copy in a worker process reads only
-        if model_fingerprint(backbone, **self._settings) != self.fingerprint:  # would be stored as those of the old
+        if _model_fingerprint(backbone, **self._settings) != self.fingerprint:  # would be stored as the old model's
             raise DataError(f"{self.folder}: expected the weights that the cache was created with, got changed ones")
         about = {"fingerprint": self.fingerprint, **self._settings, "backbone": backbone.config.to_diff_dict()}
         write_json(self.folder / "about.json", about)
@@ -256,7 +256,7 @@ class FeatureCache:
         return self._shards[name]
 
 
-def model_fingerprint(model: PreTrainedModel, **settings: Any) -> str:
+def _model_fingerprint(model: PreTrainedModel, **settings: Any) -> str:
     """Return a SHA-256 of everything that determines the output of a model: class, configuration and weights."""
     config = {name: value for name, value in model.config.to_diff_dict().items() if name not in _IRRELEVANT_FIELDS}
     about = {"class": type(model).__name__, "config": config, "settings": settings}

@@ -1,9 +1,4 @@
-"""Collators for pretrained models that have their own processor of images and text.
-
-`ClassifierCollator` is for models that choose among fixed answers (ViLT), `GeneratorCollator` for models that generate
-the answer (LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, Florence-2, ...). Both collate single views; `PairCollator`
-wraps them. They read only the columns in their attribute `columns`.
-"""
+"""Batches of questions and images, for SAAA and for pretrained models."""
 
 from __future__ import annotations
 
@@ -11,18 +6,127 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from datasets import Dataset, Features, List, Value
 from PIL import Image
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from dair_hf.data.collator import LABELS
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.vqa.answers import normalize_answer
 from dair_hf.vqa.answers import ANSWER_IDS, ANSWER_SCORES, ANSWERS
-from dair_hf.vqa.inputs.collator import ATTENTION_MASK, IMAGE, INPUT_IDS, QUESTION, View, soft_targets
-from dair_hf.vqa.models.patches import one_row_per_image
+from dair_hf.vqa.models.pretrained import one_row_per_image
 from dair_hf.vqa.readers.images import load_image
+
+IMAGE = "image"
+QUESTION = "question"
+INPUT_IDS = "input_ids"
+ATTENTION_MASK = "attention_mask"
+View = Mapping[str, Any]
+
+
+def encode_questions(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Add the word ids of every question: `input_ids`, a list of int32.
+
+    Args:
+        rows: Rows or edits with the column `question`.
+        tokenizer: Tokenizer from `build_word_tokenizer`.
+
+    Returns:
+        The rows with `input_ids`, truncated to `tokenizer.model_max_length`; None if the question is None. A question
+        without words ("???") becomes one unknown word, since a recurrent network needs at least one.
+
+    Example:
+        >>> from dair_hf.word_tokenizer import build_word_tokenizer
+        >>> tokenizer = build_word_tokenizer(["what is it"], min_count=1)
+        >>> encode_questions(Dataset.from_dict({"question": ["Is it?", "?"]}), tokenizer)["input_ids"][:]
+        [[2, 3], [1]]
+    """
+    features = Features({**rows.features, INPUT_IDS: List(Value("int32"))})
+    return rows.map(
+        _encode_batch, batched=True, fn_kwargs={"tokenizer": tokenizer}, features=features, desc="Encoding questions"
+    )
+
+
+def _encode_batch(batch: Mapping[str, Sequence[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
+    questions = batch[QUESTION]
+    texts = [question for question in questions if question is not None]
+    # Truncated here: `truncation=True` would change the state of the tokenizer and so the fingerprint of `Dataset.map`.
+    ids = iter(tokenizer(texts, return_attention_mask=False)[INPUT_IDS] if texts else [])
+    limit, unknown = tokenizer.model_max_length, [tokenizer.unk_token_id]
+    return {INPUT_IDS: [None if question is None else next(ids)[:limit] or unknown for question in questions]}
+
+
+class VQACollator:
+    """Collates single views of encoded VQA rows; `PairCollator` wraps it for pairs.
+
+    It reads only the columns in its attribute `columns`. If all answers of a row are outside the vocabulary, its labels
+    are zeros, which the soft-score loss ignores. Rows without the column `answer_ids` (test questions) give a batch
+    without labels.
+
+    Args:
+        images: `Pixels`, a `FeatureCache`, or your own function from N entries of the image column to `[N, ...]`, with
+            the name of the model input as `model_input`.
+        num_answers: Size of the answer vocabulary.
+        pad_token_id: Padding id of the questions.
+
+    Example:
+        >>> from dair_hf.vqa.inputs.features import Pixels
+        >>> black = lambda path: np.zeros((8, 8, 3), dtype=np.uint8)
+        >>> collator = VQACollator(Pixels(black, size=4), num_answers=4)
+        >>> batch = collator([
+        ...     {"input_ids": [5, 6], "image": "a.png", "answer_ids": [2], "answer_scores": [1.0]},
+        ...     {"input_ids": [7], "image": "b.png", "answer_ids": [0, 3], "answer_scores": [0.25, 0.5]},
+        ... ])
+        >>> batch["input_ids"]
+        tensor([[5, 6],
+                [7, 0]])
+        >>> batch["attention_mask"]
+        tensor([[1, 1],
+                [1, 0]])
+        >>> batch["labels"]
+        tensor([[0.0000, 0.0000, 1.0000, 0.0000],
+                [0.2500, 0.0000, 0.0000, 0.5000]])
+        >>> batch["pixel_values"].shape
+        torch.Size([2, 3, 4, 4])
+    """
+
+    columns = (INPUT_IDS, IMAGE, ANSWER_IDS, ANSWER_SCORES)
+
+    def __init__(self, images: Any, num_answers: int, pad_token_id: int = 0) -> None:
+        self.images = images
+        self.num_answers = num_answers
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
+        """Collate views."""
+        questions = [view[INPUT_IDS] for view in views]
+        lengths = np.array([len(question) for question in questions])
+        mask = np.arange(max(1, lengths.max())) < lengths[:, None]
+        input_ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
+        input_ids[mask] = np.concatenate(questions)
+        return {
+            INPUT_IDS: torch.from_numpy(input_ids),
+            ATTENTION_MASK: torch.from_numpy(mask.astype(np.int64)),
+            self.images.model_input: self.images([view[IMAGE] for view in views]),
+            **_soft_targets(views, self.num_answers),
+        }
+
+
+def _soft_targets(views: Sequence[View], num_answers: int) -> dict[str, Tensor]:
+    """Return the labels of the sample loss `soft_score`, the scores of all answers; none if no view has answers."""
+    if not any(ANSWER_IDS in view for view in views):
+        return {}
+    answers = [view[ANSWER_IDS] for view in views]
+    classes = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in answers])
+    rows = np.repeat(np.arange(len(answers)), [len(ids) for ids in answers])
+    labels = np.zeros((len(answers), num_answers), dtype=np.float32)
+    labels[rows, classes] = np.concatenate([view[ANSWER_SCORES] for view in views])
+    return {LABELS: torch.from_numpy(labels)}
+
 
 QUESTION_SLOT, ANSWER_SLOT = "{question}", "{answer}"
 TOKEN_TYPES = "token_type_ids"
@@ -62,13 +166,13 @@ class ClassifierCollator:
             truncation=True,
             max_length=self.max_question_tokens,
         )
-        return {**batch, **soft_targets(views, self.num_answers)}
+        return {**batch, **_soft_targets(views, self.num_answers)}
 
 
 class GeneratorCollator:
     """Collates views for a vision-language model that generates its answer.
 
-    The target is the most frequent answer of a row (`most_frequent`) and the end token. A decoder-only model
+    The target is the most frequent answer of a row (`_most_frequent`) and the end token. A decoder-only model
     (`causal`, sample loss "causal") gets image, prompt and target as one sequence, with labels -100 on the prompt. An
     encoder-decoder (sample loss "seq2seq") gets the target as separate labels. A row with an empty list of answers has
     no target; rows without the column `answers` give a batch without labels.
@@ -85,7 +189,7 @@ class GeneratorCollator:
         target: Template with `{answer}`. Most tokenizers distinguish a leading space: use none after a chat template
             or a line break, and one (" {answer}") after a colon.
         causal: Whether the model is decoder-only.
-        decoder_start_token_id: First decoder token of an encoder-decoder that cannot shift labels itself. None: it can.
+        decoder_start_token_id: First decoder token of an encoder-decoder that cannot shift labels itself, else None.
 
     Raises:
         DataError: A template lacks its slot, or the tokenizer ends prompts with the end token.
@@ -132,7 +236,7 @@ class GeneratorCollator:
             last = batch[INPUT_IDS].gather(1, batch[ATTENTION_MASK].sum(1, keepdim=True) - 1)
             if (last == self.processor.tokenizer.eos_token_id).any():  # a decoder-only model answers nothing after it
                 raise DataError(f"{type(self.processor).__name__}: expected prompts that do not end with the end token")
-            return append_targets(batch, targets, self.processor.tokenizer.pad_token_id)
+            return _append_targets(batch, targets, self.processor.tokenizer.pad_token_id)
         batch[LABELS] = _padded(targets, IGNORE_INDEX)
         if self.decoder_start_token_id is not None:
             shifted = [[self.decoder_start_token_id, *target[:-1]] for target in targets]
@@ -163,7 +267,7 @@ class GeneratorCollator:
 
     def _targets(self, answers: list[Sequence[str]]) -> list[list[int]]:
         """Return the target ids of every row with the end token; empty if a row has no answer."""
-        texts = [self.target.replace(ANSWER_SLOT, most_frequent(row)) if len(row) else "" for row in answers]
+        texts = [self.target.replace(ANSWER_SLOT, _most_frequent(row)) if len(row) else "" for row in answers]
         encoded = self.processor.tokenizer(texts, add_special_tokens=False)[INPUT_IDS]
         end = self.processor.tokenizer.eos_token_id
         return [[*ids, end] if len(row) else [] for ids, row in zip(encoded, answers, strict=True)]
@@ -174,14 +278,14 @@ def _open(view: View) -> Image.Image:
     return Image.fromarray(load_image(view[IMAGE]))
 
 
-def append_targets(
+def _append_targets(
     prompts: Mapping[str, Tensor], targets: Sequence[Sequence[int]], pad_token_id: int
 ) -> dict[str, Tensor]:
     """Append targets to prompts for a decoder-only model, with labels on the targets only.
 
     Other columns with one value per token are extended by their value at the last token of the prompt, which is text
     after the image. PaliGemma is an exception: its `token_type_ids` are 0 on image and prompt and 1 on the target,
-    whereas those of Gemma 3 are 1 on the image and 0 on text. Prompts without any 1 are taken for those of PaliGemma.
+    whereas Gemma 3 has 1 on the image and 0 on text. Prompts without any 1 are taken for PaliGemma's.
     """
     starts = prompts[ATTENTION_MASK].sum(1)
     ends = starts + torch.tensor([len(target) for target in targets])
@@ -198,8 +302,8 @@ def append_targets(
     return batch
 
 
-def most_frequent(answers: Sequence[str]) -> str:
-    """Return the answer, after normalization, of most annotators in its most frequent spelling; the first of equals."""
+def _most_frequent(answers: Sequence[str]) -> str:
+    """Return the most frequent normalized answer in its most frequent spelling; ties go to the first."""
     normalized = [normalize_answer(answer) for answer in answers]
     winner = Counter(normalized).most_common(1)[0][0]
     spellings = [answer for answer, key in zip(answers, normalized, strict=True) if key == winner]

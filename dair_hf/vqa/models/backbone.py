@@ -44,7 +44,7 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
         name_or_path: Folder or name on the Hub. From a model of images and text (CLIP) the vision model is loaded.
 
     Raises:
-        DataError: There is no such model, or its safetensors are missing or incomplete.
+        DataError: The model does not exist, or its safetensors are missing or incomplete.
     """
     name = os.fspath(name_or_path)
     setting = f"backbone {name!r}"
@@ -65,7 +65,7 @@ def grid_features(backbone: nn.Module, pixel_values: Tensor) -> Tensor:
     tokens before them (class token, registers) are dropped.
 
     Raises:
-        DataError: The number of tokens fits no grid of patches.
+        DataError: The number of tokens does not fit a grid of patches.
     """
     if pixel_values.device.type == "cpu" and not any(map(_breaks_in_channels_last, backbone.modules())):
         # Convolutions and batch norm take a quarter less time on a CPU in this memory format.
@@ -79,7 +79,7 @@ def grid_features(backbone: nn.Module, pixel_values: Tensor) -> Tensor:
 
 
 def _breaks_in_channels_last(module: nn.Module) -> bool:
-    """Tell whether oneDNN computes a wrong gradient for a convolution in channels-last format, or crashes (issue 6035).
+    """Return whether oneDNN crashes or computes a wrong gradient for a channels-last convolution (issue 6035).
 
     It does for strided 1 x 1 convolutions with fewer channels than a register holds: 8 with AVX2, 16 with AVX-512.
     """

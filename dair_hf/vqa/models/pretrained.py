@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from peft import TaskType
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -27,7 +29,64 @@ from transformers.utils import PushToHubMixin, is_torchvision_available, logging
 from dair_hf.errors import DataError, explained
 from dair_hf.metrics.vqa.answers import normalize_answer
 from dair_hf.modeling import ModelConfig, add_adapters, load_pretrained, require_all_weights
-from dair_hf.vqa.models.patches import take_padded_patches
+
+PIXELS, GRID, INPUT_IDS = "pixel_values", "image_grid_thw", "input_ids"
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def one_row_per_image(batch: dict[str, Tensor], image_token_id: int | None = None) -> dict[str, Tensor]:
+    """Return the batch with the patches or tiles of each image padded to a row."""
+    if GRID in batch:
+        patches = batch[PIXELS].split(batch[GRID].prod(-1).tolist())
+        return batch | {PIXELS: pad_sequence(list(patches), batch_first=True)}
+    pixels = batch.get(PIXELS)
+    if image_token_id is None or pixels is None or len(pixels) == len(batch[INPUT_IDS]):
+        return batch
+    tokens = (batch[INPUT_IDS] == image_token_id).sum(1)
+    tiles = tokens * len(pixels) // tokens.sum().clamp(min=1)
+    if int(tiles.sum()) != len(pixels) or (tokens * len(pixels) != tiles * tokens.sum()).any():
+        raise DataError(  # tiles would be assigned to the wrong images
+            f"expected equal numbers of image tokens for {len(pixels)} tiles, got {tokens.tolist()} for the images"
+        )
+    return batch | {PIXELS: pad_sequence(list(pixels.split(tiles.tolist())), batch_first=True, padding_value=torch.nan)}
+
+
+def take_padded_patches(model: Any) -> None:
+    """Make a model of transformers accept the layouts of `one_row_per_image` besides its own, with the same outputs.
+
+    A hook on its vision tower, the first module whose `forward` takes a `grid_thw` or whose name is `vision_tower`,
+    removes the padding.
+    """
+    # Not on the whole model: `generate` computes image features separately, and adapters call the `forward` of the
+    # model directly, which skips hooks.
+    for name, module in model.named_modules():
+        takes_patches = "grid_thw" in inspect.signature(type(module).forward).parameters
+        if takes_patches or name.rpartition(".")[2] == "vision_tower":
+            hook = _without_padded_patches if takes_patches else _without_padded_tiles
+            module.register_forward_pre_hook(hook, with_kwargs=True)
+            return
+
+
+def _without_padded_patches(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    pixels, others = _pixels_of(args, kwargs)
+    if pixels.ndim == 3:
+        is_patch = torch.arange(pixels.shape[1], device=pixels.device) < kwargs["grid_thw"].prod(-1)[:, None]
+        pixels = pixels[is_patch]
+    return (pixels, *args[1:]), others
+
+
+def _without_padded_tiles(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    pixels, others = _pixels_of(args, kwargs)
+    if pixels.ndim == 5:
+        pixels = pixels[~pixels[:, :, 0, 0, 0].isnan()]
+    return (pixels, *args[1:]), others
+
+
+def _pixels_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    others = {name: value for name, value in kwargs.items() if name != PIXELS}
+    return args[0] if args else kwargs[PIXELS], others
+
 
 logger = logging.get_logger(__name__)
 
@@ -68,7 +127,7 @@ def load_processor(config: ModelConfig) -> Any:
 def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) -> Any:
     """Load a model that chooses among fixed answers, such as ViLT.
 
-    The output layer gets one row per answer. Answers that the checkpoint was trained on (those of its `id2label`,
+    The output layer gets one row per answer. Answers that the checkpoint was trained on (its `id2label`,
     compared after normalization if necessary) keep their row, others get a random one. With LoRA the whole head is
     trained together with the adapters.
 
@@ -94,7 +153,7 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
 def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
     """Load a model that generates its answer: LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, InternVL, ...
 
-    Generation is greedy, without regard to the checkpoint's settings, so that two views never differ by chance. It also
+    Generation is greedy, regardless of the checkpoint's settings, so that two views never differ by chance. It also
     stops at the end token of the tokenizer, with which targets end.
 
     Args:

@@ -33,14 +33,14 @@ _LIMITS = {
 
 
 class SAAAConfig(PreTrainedConfig):
-    """Configuration of `SAAA`; the defaults are those of the paper.
+    """Configuration of `SAAA`; the defaults are the paper's.
 
     Args:
         vocab_size: Size of the question vocabulary, including padding and the unknown word.
         pad_token_id: Padding id of the questions.
         embedding_size: Width of the word embeddings.
         question_size: Width of the LSTM, and so of the encoded question.
-        image_feature_size: Channels of the image features; None: those of the backbone, or 2048 without one.
+        image_feature_size: Channels of the image features; None: the backbone's, or 2048 without one.
         attention_size: Width of the layer that combines question and image.
         glimpses: Number of attention maps, each giving one weighted sum of the image features.
         hidden_size: Width of the layer before the answers.

@@ -16,11 +16,11 @@ from dair_hf.errors import DataError, explained
 from dair_hf.io.file_values import FileValueCache
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
-# COCO ids have at least twelve digits, ids of edited images two such numbers. Fewer digits belong to the name, as the 3
-# of kitchen_3.png.
+# COCO ids have at least twelve digits, ids of edited images two such numbers. Fewer digits are part of the
+# name, like the 3 in kitchen_3.png.
 _COCO_ID = re.compile(r"(?:\d{12,}_)?\d{12,}\Z")
 _DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError)
-_WIDE_MODES = ("I", "F")  # 32-bit pixels, of which no value is defined as white
+_WIDE_MODES = ("I", "F")  # 32-bit pixels, for which no white value is defined
 
 
 def image_name(image_id: int | str) -> str:
@@ -52,7 +52,7 @@ class ImageFolder:
                     self._duplicates.setdefault(name, path)
 
     def find(self, image_id: int | str) -> str | None:
-        """Return the path of an image, or None if there is no such image; refuse an id of two files."""
+        """Return the path of an image, or None if there is no such image; refuse an id that two files share."""
         name = image_name(image_id)
         if name in self._duplicates:  # either may be the wrong one
             raise DataError(

@@ -53,7 +53,7 @@ PROBLEMS = {
     "wrong_number_of_answers": "number of answers is not ten",
     "empty_question": "the question is blank",
     "orphan_edit": "edit of a question that is not among the rows",
-    "foreign_edit": "edit of another image than the question's",
+    "foreign_edit": "edit of an image other than the question's",
 }
 
 FileOrFolder = str | os.PathLike[str]
@@ -131,7 +131,7 @@ def read_vqa(
 
     Args:
         questions: Question file, or a folder or archive that holds it; see `records.read_records`.
-        annotations: Annotation file likewise, possibly the same folder. None if the answers are not public.
+        annotations: Annotation file, or its folder or archive. None if the answers are not public.
         images: The images, or the folder that holds them.
         split: "train", "val", "test" or "test-dev"; None if there is only one.
         strict: Raise an error instead of skipping records.
@@ -175,7 +175,7 @@ def read_edits(
 
     Args:
         rows: Original questions, from `read_vqa`.
-        questions: Question file of the edits, and the other arguments likewise as for `read_vqa`.
+        questions: Question file of the edits, given as for `read_vqa`.
         annotations: Their annotation file.
         images: The edited images.
         split: As for `read_vqa`.

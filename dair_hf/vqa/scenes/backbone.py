@@ -18,7 +18,7 @@ from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.scenes.scene import Scene, SceneObject, render_scenes
 
 MODEL_TYPE = "dair_cell_namer"
-FIRST_NUMBER = 1_000_000_000  # of the training scenes, larger than those of any split
+FIRST_NUMBER = 1_000_000_000  # of the training scenes; no split has numbers this large
 
 
 class CellClassifierConfig(PreTrainedConfig):
@@ -61,13 +61,13 @@ def scene_network(config: SceneConfig) -> ResNetConfig:
     if cell_size != 4 * 2 ** (stages - 1):  # the stem reduces by 4, each stage but the first by 2
         raise DataError(  # the grid of the backbone would differ from the cells
             f"scene_size={config.scene_size}, scene_grid={config.scene_grid}: expected cells of 8, 16, 32, ... pixels, "
-            f"got {cell_size}; name a vision model by backbone otherwise"
+            f"got {cell_size}; for other cells name a vision model as backbone"
         )
     widths = [16 * 2**stage for stage in range(stages)]
     return ResNetConfig(embedding_size=16, hidden_sizes=widths, depths=[1] * stages, layer_type="basic")
 
 
-def labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
+def _labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
     """Draw scenes of independent objects, with the class of each cell."""
     sprites, layout = config.sprites_of("train"), config.layout
     colors, cells = max(len(sprites.colors), 1), layout.grid**2
@@ -89,7 +89,7 @@ def labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
 
 def cell_classification(config: SceneConfig, count: int) -> tuple[CellClassifier, TensorPairs]:
     """Return a new cell classifier and its training rows."""
-    images, labels = labeled_scenes(config, count)
+    images, labels = _labeled_scenes(config, count)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
 
     def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:

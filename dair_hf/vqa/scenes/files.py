@@ -21,15 +21,17 @@ from dair_hf.io.prepared import write_mark
 from dair_hf.settings import Count, Range, Settings, Share
 from dair_hf.vqa.readers.reading import Reported, read_edits, read_vqa
 from dair_hf.vqa.scenes.scene import (
+    MIN_SIZE,
     Correlations,
     Scene,
     SceneLayout,
     SceneQuestion,
+    Sprites,
     draw_scene,
     edits_of,
+    load_sprites,
     render_scenes,
 )
-from dair_hf.vqa.scenes.sprites import MIN_SIZE, Sprites, load_sprites
 
 ANNOTATORS = 10
 SPLITS = ("train", "familiar", "validation", "test")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dair_hf.augment.attacks.attack_loss import AttackLoss
-from dair_hf.augment.attacks.lp_ball import LpBall
+from dair_hf.augment.attacks.attack_loss import AttackLoss, LpBall
 from dair_hf.augment.attacks.pgd import Attack, pgd
 from dair_hf.errors import DataError, NonFiniteLossError
 

@@ -9,7 +9,7 @@ import pytest
 
 from dair_hf.errors import SlotNameWarning
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct
-from dair_hf.metrics.state.slot_names import SlotNames
+from dair_hf.metrics.state.matching import SlotNames
 
 GOLD = {"hotel-area": ["east"], "hotel-pricerange": ["cheap"], "train-leaveat": ["17:15"]}
 SGD = {"Hotels_1-star_rating": ["4"]}

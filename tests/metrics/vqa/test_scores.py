@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dair_hf.metrics.vqa.scores import (
-    count_matches,
-    official_scores,
-    simple_scores,
+    _count_matches,
+    _official_scores,
+    _simple_scores,
     vqa_accuracy,
     vqa_correct,
     vqa_scores,
@@ -36,7 +36,7 @@ def test_zero_to_ten_agreeing_annotators() -> None:
     simple = [0, 1 / 3, 2 / 3, 1, 1, 1, 1, 1, 1, 1, 1]
     references = [["yes"] * n + ["no"] * (10 - n) for n in range(11)]
     assert vqa_scores(["yes"] * 11, references) == pytest.approx(official, abs=1e-12)
-    assert simple_scores(count_matches(["yes"] * 11, references)[0]) == pytest.approx(simple, abs=1e-12)
+    assert _simple_scores(_count_matches(["yes"] * 11, references)[0]) == pytest.approx(simple, abs=1e-12)
     assert vqa_correct(["yes"] * 11, references).tolist() == [False] + [True] * 10
     assert [float(by_subsets("yes", answers)) for answers in references] == pytest.approx(official)
 
@@ -51,11 +51,11 @@ def test_any_number_of_annotators_against_the_definition() -> None:
     for annotators in (4, 5, 9, 10, 17):
         for n in range(annotators + 1):
             answers = ["x"] * n + ["y"] * (annotators - n)
-            assert official_scores(n, annotators) == pytest.approx(float(by_subsets("x", answers)), abs=1e-12)
+            assert _official_scores(n, annotators) == pytest.approx(float(by_subsets("x", answers)), abs=1e-12)
     counts = np.array([[0, 1], [2, 3]])
-    assert official_scores(counts, 10) == pytest.approx(np.array([[0, 0.3], [0.6, 0.9]]))
-    assert official_scores(counts).dtype == np.float64
-    assert (simple_scores(np.arange(11)) >= official_scores(np.arange(11))).all()
+    assert _official_scores(counts, 10) == pytest.approx(np.array([[0, 0.3], [0.6, 0.9]]))
+    assert _official_scores(counts).dtype == np.float64
+    assert (_simple_scores(np.arange(11)) >= _official_scores(np.arange(11))).all()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_when_answers_are_normalized(
     prediction: str, answers: list[str], disputed: int, always: int, never: int
 ) -> None:
     for normalize, expected in (("disputed", disputed), ("always", always), ("never", never)):
-        matching, annotators = count_matches([prediction], [answers], normalize)
+        matching, annotators = _count_matches([prediction], [answers], normalize)
         assert (matching.tolist(), annotators.tolist()) == ([expected], [len(answers)])
         assert vqa_correct([prediction], [answers], normalize=normalize).tolist() == [expected > 0]
 

@@ -10,8 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dair_hf.vision.backgrounds.composites import Composites, VariantView, stripes
-from dair_hf.vision.backgrounds.foregrounds import object_foregrounds, shape_foregrounds
+from dair_hf.vision.backgrounds.composites import (
+    Composites,
+    VariantView,
+    object_foregrounds,
+    shape_foregrounds,
+    stripes,
+)
 from dair_hf.vision.backgrounds.variants import MIXED, VARIANTS
 
 ROWS = torch.arange(180)

@@ -50,7 +50,7 @@ def test_accuracy_of_a_classifier_of_stripes() -> None:
     for variant, pairs in sets.items():
         batch = whole(pairs)
         correct[variant] = class_of_stripes(batch["pixel_values"][:, 0]) == batch["labels"][:, 0].numpy()
-    found = variant_metrics(correct, intervals=False)
+    found = _variant_metrics(correct, intervals=False)
     assert found["rows"] == 360
     assert found["accuracy_only_bg_t"] == pytest.approx(0.9, abs=0.04)
     for variant in ("original", "mixed_same"):

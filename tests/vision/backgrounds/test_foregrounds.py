@@ -9,9 +9,10 @@ from torch import Tensor
 
 from dair_hf.augment.shapes import SHAPES
 from dair_hf.data.counter_rng import uniform
-from dair_hf.vision.backgrounds.foregrounds import (
+from dair_hf.vision.backgrounds.composites import (
     Foregrounds,
-    bounding_box,
+    _bounding_box,
+    _place_foregrounds,
     digit_foregrounds,
     place_foregrounds,
     shape_foregrounds,
@@ -44,7 +45,7 @@ def moments(mask: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64], NDA
 
 
 def test_position_and_size_of_squares() -> None:
-    placed = place_foregrounds(squares(), ROWS % 9, ROWS, SIZE, 0, "test")
+    placed = _place_foregrounds(squares(), ROWS % 9, ROWS, SIZE, 0, "test")
     assert placed.colors.shape == (200, 3, SIZE, SIZE)
     assert placed.mask.shape == (200, 1, SIZE, SIZE)
     numbers = drawn("test")
@@ -61,7 +62,7 @@ def test_position_and_size_of_squares() -> None:
 def test_rotation_of_a_bar() -> None:
     shapes = shape_foregrounds(24)
     bar = torch.full_like(ROWS, list(SHAPES).index("bar"))
-    *_, angle = moments(place_foregrounds(shapes, bar, ROWS, 64, 0, "test").mask)
+    *_, angle = moments(_place_foregrounds(shapes, bar, ROWS, 64, 0, "test").mask)
     expected = (2 * drawn("test")[:, 1] - 1) * 180
     # y points down, hence the sign; a bar is symmetric under 180 degrees.
     off = (angle + expected + 90) % 180 - 90
@@ -72,7 +73,7 @@ def test_rotation_of_a_bar() -> None:
 
 def test_objects_keep_their_colors() -> None:
     foregrounds = squares()
-    placed = place_foregrounds(foregrounds, ROWS % 9, ROWS, SIZE, 0, "test")
+    placed = _place_foregrounds(foregrounds, ROWS % 9, ROWS, SIZE, 0, "test")
     expected = (foregrounds.images[:, :, :1, :1].float() / 255)[ROWS % 9].expand_as(placed.colors)
     covered = (placed.mask > 0).expand_as(placed.colors)
     assert (placed.colors - expected)[covered].abs().max() < 1e-6
@@ -83,7 +84,7 @@ def test_ink_is_opacity() -> None:
     images = torch.zeros(9, 28, 28, dtype=torch.uint8)
     images[:, 6:22, 6:22] = torch.arange(100, 190, 10, dtype=torch.uint8).view(9, 1, 1)
     foregrounds = digit_foregrounds(images, torch.arange(9))
-    area, *_ = moments(place_foregrounds(foregrounds, ROWS % 9, ROWS, SIZE, 0, "test").mask)
+    area, *_ = moments(_place_foregrounds(foregrounds, ROWS % 9, ROWS, SIZE, 0, "test").mask)
     scale = (0.6 + 0.2 * drawn("test")[:, 0]) * SIZE / 28
     ink = images.double().sum((1, 2)).numpy()[ROWS % 9] / 255
     assert np.abs(area / (ink * scale**2) - 1).max() < 0.03
@@ -106,8 +107,8 @@ def test_bounding_boxes() -> None:
     mask = torch.rand(50, 1, 9, 11, generator=torch.Generator().manual_seed(0))
     mask[mask < 0.93] = 0
     mask[:5] = 0
-    assert not bounding_box(mask[:5]).any()
-    for one, box in zip(mask[5:, 0].numpy(), bounding_box(mask[5:])[:, 0].numpy(), strict=True):
+    assert not _bounding_box(mask[:5]).any()
+    for one, box in zip(mask[5:, 0].numpy(), _bounding_box(mask[5:])[:, 0].numpy(), strict=True):
         expected = np.zeros(one.shape, dtype=bool)
         y, x = one.nonzero()
         if len(y):

@@ -73,7 +73,7 @@ def test_fingerprints_follow_the_images_and_not_their_place(folders: dict[str, A
     changed = fingerprints(train_folder=str(moved))
     assert {name for name in first if first[name] != changed[name]} == {"train"}
     run, data = Run("erm", 0, DAIRConfig("out")), {"data": ImageNet9Config(**folders)}
-    record = {"config": plain_config({**data, "training": run.args}), "data": first}
+    record = {"config": _plain_config({**data, "training": run.args}), "data": first}
     assert changed_settings(record, run, {"data": ImageNet9Config(train_folder="a", test_folder="b")}, first) == {}
 
 

@@ -12,8 +12,8 @@ from dair_hf.vision.backgrounds.variants import (
     CLASSES,
     MIXED,
     VARIANTS,
+    _variant_metrics,
     evaluate_variants,
-    variant_metrics,
 )
 
 
@@ -31,7 +31,7 @@ def test_metrics_by_hand() -> None:
         "mixed_same": [1, 1, 0, 1, 1],
         "only_bg_b": [0, 0, 0, 1, 0],
     }
-    assert variant_metrics(correct, intervals=False) == pytest.approx(
+    assert _variant_metrics(correct, intervals=False) == pytest.approx(
         {
             "rows": 5,
             "accuracy_original": 0.8,
@@ -48,7 +48,7 @@ def test_metrics_by_hand() -> None:
 
 
 def test_cm_without_correct_originals_is_nan() -> None:
-    found = variant_metrics({"original": [0, 0], "mixed_rand": [1, 0]}, intervals=False)
+    found = _variant_metrics({"original": [0, 0], "mixed_rand": [1, 0]}, intervals=False)
     assert np.isnan(found["cm"]) and found["cm_denominator"] == 0
 
 
@@ -59,7 +59,7 @@ def test_intervals_contain_the_metrics_and_shrink_with_the_rows() -> None:
         same = draws.random(rows) < 0.7
         # The gap has the interval of paired rows.
         rand = np.where(draws.random(rows) < 0.9, same, draws.random(rows) < 0.4)
-        found = variant_metrics({"original": same, "mixed_same": same, "mixed_rand": rand})
+        found = _variant_metrics({"original": same, "mixed_same": same, "mixed_rand": rand})
         for key in ("accuracy_original", "accuracy_mixed_rand", "background_gap", "cm"):
             assert found[f"{key}_low"] < found[key] < found[f"{key}_high"]
         gap = same.astype(float) - rand

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dair_hf.vision.cifar10.images import CLASSES, load_cifar10
+from dair_hf.vision.cifar10 import CLASSES, load_cifar10
 from dair_hf.vision.labeled_images import LabeledImages
 from tests.fixtures.cifar import (
     noise_images,

@@ -22,8 +22,8 @@ from transformers import ResNetForImageClassification, ResNetModel
 
 from dair_hf.errors import DataError
 from dair_hf.io.archives import sha256_of
-from dair_hf.vqa.inputs.collator import VQACollator
-from dair_hf.vqa.inputs.features import FeatureCache, Pixels, model_fingerprint
+from dair_hf.vqa.inputs.features import FeatureCache, Pixels, _model_fingerprint
+from dair_hf.vqa.inputs.processors import VQACollator
 from tests.fixtures import filling
 from tests.fixtures.paths import ROOT
 from tests.fixtures.ranks import on_ranks
@@ -238,30 +238,30 @@ def model(seed: int = 0, **settings: Any) -> ResNetModel:
 
 
 def test_fingerprint_depends_only_on_the_computation(tmp_path: Path) -> None:
-    first = model_fingerprint(model(), size=64)
+    first = _model_fingerprint(model(), size=64)
     assert len(first) == 64
-    assert model_fingerprint(model().eval(), size=64) == first
+    assert _model_fingerprint(model().eval(), size=64) == first
     # The source of the weights and the labels of an absent head do not matter.
     labeled = ResNetForImageClassification(resnet())
     labeled.resnet.load_state_dict(model().state_dict())
     labeled.config.id2label = {0: "cat", 1: "dog", 2: "cow"}
     labeled.save_pretrained(tmp_path)
-    assert model_fingerprint(ResNetModel.from_pretrained(tmp_path), size=64) == first
+    assert _model_fingerprint(ResNetModel.from_pretrained(tmp_path), size=64) == first
 
 
 def test_fingerprint_changes_with_weights_settings_and_configuration() -> None:
-    first = model_fingerprint(model(), size=64)
+    first = _model_fingerprint(model(), size=64)
     shifted, counted = model(), model()
     with torch.no_grad():
         next(shifted.parameters()).view(-1)[0] += 1e-6
         next(values for name, values in counted.named_buffers() if "running_var" in name).add_(1)
     others = [
-        model_fingerprint(model(), size=32),
-        model_fingerprint(model(seed=1), size=64),
-        model_fingerprint(model().half(), size=64),
-        model_fingerprint(model(hidden_act="gelu"), size=64),
-        model_fingerprint(shifted, size=64),
-        model_fingerprint(counted, size=64),
+        _model_fingerprint(model(), size=32),
+        _model_fingerprint(model(seed=1), size=64),
+        _model_fingerprint(model().half(), size=64),
+        _model_fingerprint(model(hidden_act="gelu"), size=64),
+        _model_fingerprint(shifted, size=64),
+        _model_fingerprint(counted, size=64),
     ]
     assert len({first, *others}) == 1 + len(others)
 

@@ -11,8 +11,8 @@ from PIL import Image
 from tokenizers.processors import TemplateProcessing
 
 from dair_hf.losses.per_sample import causal_nll, seq2seq_nll
-from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, most_frequent
-from dair_hf.vqa.models.patches import take_padded_patches
+from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, _most_frequent
+from dair_hf.vqa.models.pretrained import take_padded_patches
 from tests.fixtures import vision_language as vl
 
 # transformers' processor of PaliGemma makes a numpy array of a tensor in a way that numpy 2 advises against.
@@ -177,9 +177,9 @@ def test_loss_of_a_padded_batch_equals_generation_row_by_row(name: str, images: 
 
 
 def test_most_frequent_answer() -> None:
-    assert most_frequent(["red", "blue", "blue"]) == "blue"
-    assert most_frequent(["red", "blue", "blue", "red"]) == "red"
-    assert most_frequent(["one"]) == "one"
+    assert _most_frequent(["red", "blue", "blue"]) == "blue"
+    assert _most_frequent(["red", "blue", "blue", "red"]) == "red"
+    assert _most_frequent(["one"]) == "one"
     # "two" and "2" are one answer, and so are "a cat" and "cat"; the most frequent spelling wins.
-    assert most_frequent(["cat", "2", "two", "two", "cat"]) == "two"
-    assert most_frequent(["2", "dog", "A cat", "cat", "dog", "cat"]) == "cat"
+    assert _most_frequent(["cat", "2", "two", "two", "cat"]) == "two"
+    assert _most_frequent(["2", "dog", "A cat", "cat", "dog", "cat"]) == "cat"

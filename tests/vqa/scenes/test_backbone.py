@@ -9,10 +9,9 @@ import pytest
 import torch
 from transformers import ResNetConfig, ViTConfig
 
-from dair_hf.vqa.scenes.backbone import CellClassifier, CellClassifierConfig, labeled_scenes, scene_network
+from dair_hf.vqa.scenes.backbone import CellClassifier, CellClassifierConfig, _labeled_scenes, scene_network
 from dair_hf.vqa.scenes.files import SceneConfig
-from dair_hf.vqa.scenes.scene import draw_scene, render_scenes
-from dair_hf.vqa.scenes.sprites import COLORS, SHAPES
+from dair_hf.vqa.scenes.scene import COLORS, SHAPES, draw_scene, render_scenes
 from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_objects
 from tests.fixtures.tiny_saaa import vit
 
@@ -32,7 +31,7 @@ def classifier(backbone: ResNetConfig | ViTConfig, seed: int = 0) -> CellClassif
 @pytest.mark.parametrize("config", [SceneConfig(), SceneConfig(scene_size=120, scene_grid=5)])
 def test_labels_match_the_image(config: SceneConfig) -> None:
     grid = config.scene_grid
-    images, labels = labeled_scenes(config, 30)
+    images, labels = _labeled_scenes(config, 30)
     assert (images.shape, images.dtype) == ((30, 3, config.scene_size, config.scene_size), torch.uint8)
     assert (labels.shape, labels.dtype) == ((30, grid**2), torch.int64)
     for image, row in zip(images.permute(0, 2, 3, 1).numpy(), labels.tolist(), strict=True):
@@ -46,7 +45,7 @@ def test_labels_match_the_image(config: SceneConfig) -> None:
 def test_objects_without_colors_are_labeled_by_their_kind(tmp_path: Path) -> None:
     folder = write_objects(tmp_path / "cifar10")
     config = SceneConfig(sprites="objects", sprite_folder=str(folder), scene_size=48)
-    images, labels = labeled_scenes(config, 20)
+    images, labels = _labeled_scenes(config, 20)
     assert int(labels.max()) == 10 and int(labels.min()) == 0
     colors = [object_color(label, "train") for label in range(10)]
     for image, row in zip(images.permute(0, 2, 3, 1).numpy(), labels.tolist(), strict=True):
@@ -55,7 +54,7 @@ def test_objects_without_colors_are_labeled_by_their_kind(tmp_path: Path) -> Non
 
 
 def test_cells_are_filled_independently() -> None:
-    _, labels = labeled_scenes(SceneConfig(), 600)
+    _, labels = _labeled_scenes(SceneConfig(), 600)
     empty = labels == LABELS - 1
     filled = (~empty).sum(1).double()
     assert set(filled.int().tolist()) == set(range(17)), "from an empty grid to a full one"
@@ -71,10 +70,10 @@ def test_cells_are_filled_independently() -> None:
 
 def test_scenes_are_reproducible_and_differ_from_every_split() -> None:
     config = SceneConfig()
-    images, labels = labeled_scenes(config, 6)
-    more, more_labels = labeled_scenes(config, 9)
+    images, labels = _labeled_scenes(config, 6)
+    more, more_labels = _labeled_scenes(config, 9)
     assert torch.equal(more[:6], images) and torch.equal(more_labels[:6], labels)
-    other, _ = labeled_scenes(SceneConfig(scene_seed=1), 6)
+    other, _ = _labeled_scenes(SceneConfig(scene_seed=1), 6)
     assert not any(torch.equal(one, two) for one in images for two in other)
     # No other scene, and none of a split, has the same background.
     sprites = config.sprites_of("train")

@@ -13,19 +13,23 @@ import pytest
 from dair_hf.vqa.scenes.scene import (
     COLOR,
     COUNT,
+    DIGITS,
     EXISTS,
+    OBJECTS,
+    SHAPES,
     Correlations,
     Scene,
     SceneLayout,
     SceneObject,
     SceneQuestion,
+    Sprites,
+    _shape_sprites,
     draw_scene,
     edits_of,
 )
-from dair_hf.vqa.scenes.sprites import DIGITS, OBJECTS, SHAPES, Sprites, shape_sprites
 
 LAYOUT = SceneLayout(size=64, grid=4, seed=0)
-SHAPE_SPRITES = shape_sprites(14)
+SHAPE_SPRITES = _shape_sprites(14)
 BIASED, FAIR = Correlations(0.9, 0.5), Correlations(0.0, 0.0)
 MOST = 4
 Drawn = tuple[Scene, SceneQuestion]

@@ -9,7 +9,7 @@ from dair_hf.vqa.scenes.sprites import Sprites, shape_sprites
 from tests.fixtures.counting_scenes import shapes_in
 
 LAYOUT = SceneLayout(size=64, grid=4, seed=3)
-SPRITES = shape_sprites(LAYOUT.object_size)
+SPRITES = _shape_sprites(LAYOUT.object_size)
 
 
 def random_scene(number: int, sprites: Sprites, layout: SceneLayout = LAYOUT) -> Scene:

@@ -12,7 +12,10 @@ from dair_hf.vqa.scenes.sprites import (
     DIGITS,
     OBJECTS,
     Sprites,
-    digit_sprites,
+    _digit_sprites,
+    _object_sprites,
+    _plural,
+    _shape_sprites,
     load_sprites,
     object_sprites,
 )
@@ -39,7 +42,7 @@ def test_colored_objects_are_tinted() -> None:
 
 def test_ink_of_digits_is_opaque() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
-    sprites = digit_sprites(images, np.concatenate([TEN, TEN[::-1]]), 14)
+    sprites = _digit_sprites(images, np.concatenate([TEN, TEN[::-1]]), 14)
     assert (sprites.kinds, sprites.plurals[6], len(sprites.colors)) == (DIGITS, "sixes", 5)
     ink = box_averages(images, 2)
     for digit, found in enumerate(sprites.images):
@@ -50,7 +53,7 @@ def test_ink_of_digits_is_opaque() -> None:
 
 def test_objects_are_opaque_squares_in_their_own_colors() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
-    sprites = object_sprites(images, np.repeat(TEN, 2), 16)
+    sprites = _object_sprites(images, np.repeat(TEN, 2), 16)
     assert (sprites.kinds, sprites.colors) == (OBJECTS, ())
     averages = box_averages(images, 2)
     for label, found in enumerate(sprites.images):

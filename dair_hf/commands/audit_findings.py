@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from dair_hf.commands.pair_audit.rows import ID, TOOLS, PairRows, hashable, words_in
+from dair_hf.commands.audit_rows import ID, TOOLS, PairRows, hashable, words_in
 from dair_hf.data.view_columns import is_augmented, parse_column, variant_name, view_prefix
 
 NAMED_ROWS = 5  # in a finding
 LENGTH_RATIO, LENGTH_DIFFERENCE = 3, 20  # characters: a partner that differs by both is not the same text any more
 WORDS_COMPARED = 5  # texts of fewer words may have none in common
-MOST_CLASSES = 100  # labels that have more values are texts, whose values are all new
+MOST_CLASSES = 100  # labels with more values are texts, where all values are new
 REPLACEMENT = "\ufffd"  # stands for bytes that were lost when a text was decoded
 
 
 @dataclass(frozen=True)
-class PairFinding:
+class _PairFinding:
     """Something that is wrong in some rows: the check, how often in how many units, and the first rows."""
 
     name: str
@@ -44,12 +44,12 @@ CHECKS = {
     "orphan_columns": (
         "columns",
         "columns of partners without a column of the original",
-        "rename them: a partner's column is 'augmented_' and the name of the original's",
+        "rename them: a partner's column has the original's name with the prefix 'augmented_'",
     ),
     "mixed_types": (
         "columns",
         "values of several types",
-        "write all values of a column alike: labels either as names in quotes or as numbers",
+        "write all values of a column in one way: labels either as names in quotes or as numbers",
     ),
     "duplicate_row_ids": ("rows", "the row_id of an earlier row", "give each row an id of its own"),
     "duplicate_rows": ("rows", "equal to an earlier row", "remove them: they count twice in every figure"),
@@ -63,7 +63,7 @@ CHECKS = {
     "broken_characters": (
         "views",
         f"the character {REPLACEMENT!r}, which stands for bytes that were lost",
-        "convert the source to UTF-8 again, by its true encoding",
+        "convert the source to UTF-8 again, with its true encoding",
     ),
     "no_partner": (
         "rows",
@@ -93,12 +93,12 @@ CHECKS = {
     "unseen_labels": (
         "partners",
         "a label that no original has",
-        "check the spelling; a class of partners alone is learned from them alone",
+        "check the spelling; a class that only partners have is learned from them alone",
     ),
     "leaked_rows": (
         "rows",
         "an input that is also in the other file",
-        "remove them here or there: the test would reward memory",
+        "remove them from one of the files: the test would reward memorization",
     ),
     "labels_not_in_other_file": (
         "views",
@@ -108,7 +108,7 @@ CHECKS = {
 }
 
 
-def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | None = None) -> list[PairFinding]:
+def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | None = None) -> list[_PairFinding]:
     """Return all findings on paired rows, in the order of `CHECKS`."""
     checks = [_columns(data), _rows(data), _views(data), _partners(data), _unseen_labels(data)]
     found = defaultdict(list) if refusal is None else defaultdict(list, refused=[refusal])
@@ -124,7 +124,7 @@ def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | Non
         "partners": sum(view > 0 for view in views),
     }
     return [
-        PairFinding(name, len(places), totals[unit], unit, [*dict.fromkeys(places)][:NAMED_ROWS], problem, remedy)
+        _PairFinding(name, len(places), totals[unit], unit, [*dict.fromkeys(places)][:NAMED_ROWS], problem, remedy)
         for name, (unit, problem, remedy) in CHECKS.items()
         if (places := found.get(name))
     ]
@@ -133,7 +133,7 @@ def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | Non
 def label_changes(data: PairRows) -> dict[str, int]:
     """Return the number of partners whose label changed, and whose label did not.
 
-    A pair of which a view has no label counts as neither.
+    A pair in which a view has no label counts as neither.
     """
     labels = [(data.label_of(row, 0), data.label_of(row, view)) for _, row, view in data.pairs()]
     changed = Counter(first != second for first, second in labels if not any(map(_is_empty, (*first, *second))))
@@ -186,7 +186,7 @@ def _views(data: PairRows) -> Found:
                 for columns in (data.inputs, data.labels)
             )
             for check, values in (("empty_texts", texts), ("empty_labels", labels)):
-                # Of a partner, a missing value is `incomplete_partners`.
+                # A missing value of a partner is `incomplete_partners`.
                 if any(_is_empty(value) and (value is not None or not view) for value in values):
                     yield check, name
             if any(REPLACEMENT in words_in(value) for value in (*texts, *labels)):
@@ -221,7 +221,7 @@ def _leaks(data: PairRows, other: PairRows) -> Found:
         return {tuple(_normalized(pairs.value_of(row, name, view)) for name in data.inputs) for view in views}
 
     other = replace(other, inputs=data.inputs)  # so that both are compared by the same columns
-    nothing = ("",) * len(data.inputs)  # empty inputs are no leak
+    nothing = ("",) * len(data.inputs)  # empty inputs are not a leak
     seen = {key for row in other.rows for key in keys(other, row)} - {nothing}
     known = {other.label_of(row, view) for row in other.rows for view in other.views}
     has_classes = bool(data.labels) and other.labels == data.labels and len(known) <= MOST_CLASSES

@@ -72,15 +72,7 @@ class PairRows:
 def read_audited(
     path: Path, inputs: Collection[str] | None = None, labels: Collection[str] | None = None, paired: bool = True
 ) -> PairRows:
-    """Read a file of pairs. Of JSON, lines that hold no object are noted; other kinds are read as for training.
-
-    Args:
-        path: JSON lines, JSON, CSV or Parquet file, or a folder of `datasets`.
-        inputs: Columns of the input; None: those with partners that hold no labels, and all inputs of a form of text
-            of which any column has partners.
-        labels: Columns of the labels; None: the columns of `LABEL_NAMES` in the file.
-        paired: Whether to refuse a file without columns of partners.
-    """
+    """Read a file of pairs. JSON lines that hold no object are noted; other kinds are read as for training."""
     invalid: list[int] = []
     found: Iterable[Mapping[str, Any]]
     if path.suffix.lower() in JSON_KINDS and path.is_file():
@@ -89,7 +81,7 @@ def read_audited(
         from dair_hf.data.texts.files import read_rows, with_row_ids
 
         found = with_row_ids(read_rows(path, needs_partners=paired))
-    # Training takes NaN, as in a column of numbers with empty cells, for no value.
+    # Training takes NaN, as in a column of numbers with empty cells, for a missing value.
     rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if not rows or (paired and not any(map(is_augmented, columns))):
@@ -114,7 +106,7 @@ def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:
 
 
 def refusal_of(data: PairRows) -> str | None:
-    """Return the message with which training refuses the file of some rows, before any model; None if it takes them.
+    """Return the message with which training refuses the rows' file before loading a model; None if it accepts it.
 
     Lines that hold no JSON are a finding of their own. Rows with the model's own columns are not read as texts, and
     chats are read only if the file has no columns of another form: the model decides which form is trained on.
@@ -123,7 +115,7 @@ def refusal_of(data: PairRows) -> str | None:
     from dair_hf.data.texts.files import pairs_from_jsonl
     from dair_hf.data.texts.forms import CHATS, COMPLETIONS, FORMS, INPUT_IDS, name_of, tools_of, view_of
 
-    # Any data may have a column named source or text; that of a form of text has partners.
+    # Any data may have a column named source or text; in a form of text it has partners.
     holds_text = any(
         {name, AUGMENTED_PREFIX + name} <= set(data.columns) for name in (form.inputs[0] for form in FORMS)
     )

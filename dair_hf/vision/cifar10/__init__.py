@@ -1,5 +1,0 @@
-"""Pairs of CIFAR-10 images."""
-
-from dair_hf.lazy import lazy_submodules
-
-__getattr__ = lazy_submodules(__name__)
