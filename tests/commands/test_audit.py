@@ -11,7 +11,6 @@ import pytest
 
 from dair_hf.commands.audit_findings import CHECKS
 from dair_hf.commands.main import run
-from dair_hf.commands.pair_audit.findings import CHECKS
 from dair_hf.io.commands import FINDINGS, REFUSED
 
 # Sound rows: distinct inputs, both labels, a partner each.

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from dair_hf.experiments.report import Column, comparison_table, write_comparison
+from dair_hf.experiments.report import Column, _comparison_table, write_comparison
 
 COLUMNS = [Column("jga", "JGA"), Column("cm", "CM", ("num", "den"))]
 

@@ -11,9 +11,8 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.consistency_items import compare_models, consistency_metrics, judge_pairs, read_correctness
-from dair_hf.metrics.items import pair_items
+from dair_hf.metrics.items import pair_items, read_turns
 from dair_hf.metrics.state.conventions import resolve_pair_convention
-from dair_hf.metrics.state.items import read_turns
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct
 from dair_hf.metrics.vqa.scores import vqa_accuracy, vqa_scores
 

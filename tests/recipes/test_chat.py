@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.text.chat_data import ChatConfig, load_chat_data
-from dair_hf.text.word_problems import TEMPLATES
+from dair_hf.text.chat_data import TEMPLATES, ChatConfig, load_chat_data
 from tests.fixtures import chats
 from tests.fixtures.recipe_runs import predictions, read, run
 

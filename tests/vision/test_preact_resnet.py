@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification
 
-from dair_hf.vision.preact_resnet import PreActResNet, PreActResNetConfig
+from dair_hf.vision.networks import PreActResNet, PreActResNetConfig
 
 Array = NDArray[np.float64]
 

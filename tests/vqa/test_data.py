@@ -14,7 +14,7 @@ from PIL import Image
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.experiments.run_records import Run, changed_settings, plain_config
+from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
 from dair_hf.io.file_values import content_hashes
 from dair_hf.vqa import data
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dair_hf.augment.attacks.lp_ball import LpBall, round_inwards
+from dair_hf.augment.attacks.attack_loss import LpBall, round_inwards
 
 EPSILONS = [8 / 255, 0.1, 0.3, 1 / 3, 0.25, 1e-3, 1e-9, 2.0]
 

@@ -18,7 +18,7 @@ from dair_hf.vision.backgrounds.drawn import (
     background_train_pairs,
     load_foregrounds,
 )
-from dair_hf.vision.backgrounds.variants import variant_metrics
+from dair_hf.vision.backgrounds.variants import _variant_metrics
 from tests.fixtures.counting_scenes import write_digits
 
 SMALL = {"train_each": 12, "validation_each": 4, "test_each": 6}

@@ -14,7 +14,6 @@ from dair_hf.vision.backgrounds.composites import (
     _bounding_box,
     _place_foregrounds,
     digit_foregrounds,
-    place_foregrounds,
     shape_foregrounds,
 )
 

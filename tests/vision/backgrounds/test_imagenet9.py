@@ -12,7 +12,7 @@ from PIL import Image
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
-from dair_hf.experiments.run_records import Run, changed_settings, plain_config
+from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
 from dair_hf.io.file_values import content_hashes
 from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants

@@ -10,7 +10,7 @@ import torch
 
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.vision.cifar10.pairs import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs
+from dair_hf.vision.cifar10 import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
 from tests.fixtures.cifar import noise_images
 

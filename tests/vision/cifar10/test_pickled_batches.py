@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.vision.cifar10.images import load_cifar10
+from dair_hf.vision.cifar10 import load_cifar10
 from tests.fixtures.cifar import short
 
 

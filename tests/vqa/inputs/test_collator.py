@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dair_hf.data.collator import PairCollator
 from dair_hf.losses.per_sample import soft_score
-from dair_hf.vqa.inputs.collator import VQACollator, encode_questions
+from dair_hf.vqa.inputs.processors import VQACollator, encode_questions
 from dair_hf.word_tokenizer import build_word_tokenizer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dair_hf.vqa.models.patches import one_row_per_image, take_padded_patches
+from dair_hf.vqa.models.pretrained import one_row_per_image, take_padded_patches
 
 
 def test_rows_of_images_of_different_size() -> None:

@@ -17,8 +17,7 @@ from PIL import Image
 from dair_hf.io.folders import MANIFEST
 from dair_hf.io.prepared import MARK
 from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, write_scenes
-from dair_hf.vqa.scenes.scene import Correlations, background
-from dair_hf.vqa.scenes.sprites import OBJECTS
+from dair_hf.vqa.scenes.scene import OBJECTS, Correlations, background
 from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_objects
 
 TRAIN, TEST = 40, 20

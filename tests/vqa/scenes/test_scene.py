@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dair_hf.vqa.scenes.scene import Scene, SceneLayout, SceneObject, background, render_scenes
-from dair_hf.vqa.scenes.sprites import Sprites, shape_sprites
+from dair_hf.vqa.scenes.scene import Scene, SceneLayout, SceneObject, Sprites, _shape_sprites, background, render_scenes
 from tests.fixtures.counting_scenes import shapes_in
 
 LAYOUT = SceneLayout(size=64, grid=4, seed=3)
