@@ -88,7 +88,7 @@ def test_names_of_another_version_and_broken_files_are_refused(tmp_path: Path) -
     data = str(write_multiwoz21(tmp_path / "multiwoz"))
     for text, said in (
         (json.dumps(earlier), "'train'"),
-        (json.dumps({**whole, "removed": {}}), ""),
+        (json.dumps({**whole, "removed": {}}), "names.json"),
         (json.dumps(part), "'test'"),
         (json.dumps({**whole, "train": {"hotel": "Oak"}}), "train.hotel"),
         ("[]", "'train'"),
