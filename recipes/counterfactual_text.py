@@ -79,7 +79,6 @@ def train_and_evaluate(
         lambda trained: trained.evaluate_pairs(
             encoded[SPLITS[split]], predictions_file=run.predictions_file, data_name=name
         ),
-        run,
         dataset=data.title,
     )
 

@@ -16,7 +16,7 @@ from tests.fixtures.paths import ROOT
 # Lower a limit with every room that becomes smaller.
 FILES = 283
 LINES = 42_150
-TEST_LINES = 54_170
+TEST_LINES = 46_000
 RAISES_PER_1000 = 34  # in the package, of lines of code
 RAISES_PER_1000_OF_A_ROOM = 67
 PUBLIC_NAMES = 975

@@ -14,9 +14,10 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.experiments import run_records
-from dair_hf.experiments.comparison import ComparisonConfig, Run, with_settings
+from dair_hf.experiments.comparison import ComparisonConfig, with_settings
 from dair_hf.experiments.run_records import (
     SECRETS,
+    Run,
     _plain_config,
     changed_settings,
     fingerprint,

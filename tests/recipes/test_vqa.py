@@ -341,7 +341,7 @@ def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str]
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"backbon": "x"}, "--backbon"),
     ({"source": "files"}, "questions"),
-    ({"scene_size": 40}, "20 pixels"),
+    ({"scene_size": 40}, "scene_size"),
     ({"network": "classifier"}, "model_name_or_path"),
 ]
 

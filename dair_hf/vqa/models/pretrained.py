@@ -114,11 +114,11 @@ def load_processor(config: ModelConfig) -> Any:
     """
     name, setting, trusts = _names(config)
     with explained(setting, Exception):  # of any type, if a file is damaged
-        published = None if is_torchvision_available() else _processor_class(name, trusts)
+        published = None if is_torchvision_available() else _processor_class(config)
         if published is not None and set(published.get_attributes()) == {*LOADERS, VIDEOS}:
-            processor = _images_only_processor(name, published, trusts)
+            processor = _images_only_processor(config, published)
         else:
-            processor = AutoProcessor.from_pretrained(name, trust_remote_code=trusts)
+            processor = load_pretrained(AutoProcessor, name, setting, trusts)
         if processor.tokenizer.pad_token is None:
             processor.tokenizer.pad_token = processor.tokenizer.eos_token
     return processor
@@ -253,7 +253,7 @@ class _UnusedVideoProcessor(PushToHubMixin):
         return dict(self.settings)
 
 
-def _images_only_processor(name: str, published: Any, trust_remote_code: bool) -> Any:
+def _images_only_processor(config: ModelConfig, published: Any) -> Any:
     """Load a processor of a published class without its video processor, which needs torchvision."""
 
     class ImagesOnly(published):
@@ -261,10 +261,11 @@ def _images_only_processor(name: str, published: Any, trust_remote_code: bool) -
             # Without torchvision, transformers has no class to check a video processor against.
             return None if argument_name == VIDEOS else super().check_argument_for_proper_class(argument_name, argument)
 
+    name, setting, trusts = _names(config)
     parts = [
         _UnusedVideoProcessor(get_video_processor_config(name))
         if part == VIDEOS
-        else LOADERS[part].from_pretrained(name, trust_remote_code=trust_remote_code)
+        else load_pretrained(LOADERS[part], name, setting, trusts)
         for part in published.get_attributes()
     ]
     settings, options = published.get_processor_dict(name)
@@ -273,8 +274,9 @@ def _images_only_processor(name: str, published: Any, trust_remote_code: bool) -
     return processor
 
 
-def _processor_class(name: str, trust_remote_code: bool) -> Any:
+def _processor_class(config: ModelConfig) -> Any:
     """Return the class that the processor files name, or else the one of the model configuration, or None."""
+    name, setting, trusts = _names(config)
     for read in (ProcessorMixin.get_processor_dict, ImageProcessingMixin.get_image_processor_dict):
         try:
             published = read(name)[0].get("processor_class")
@@ -282,4 +284,4 @@ def _processor_class(name: str, trust_remote_code: bool) -> Any:
             continue
         if published is not None:
             return processor_class_from_name(published)
-    return PROCESSOR_MAPPING.get(type(AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)), None)
+    return PROCESSOR_MAPPING.get(type(load_pretrained(AutoConfig, name, setting, trusts)), None)

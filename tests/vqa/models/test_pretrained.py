@@ -191,8 +191,9 @@ KINDS = [
 
 @pytest.mark.parametrize(("name", "rank"), KINDS)
 def test_a_step_on_pairs_and_their_evaluation(
-    name: str, rank: int, folders: Callable[[str], str], tmp_path: Path
+    name: str, rank: int, folders: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(processing_smolvlm, "num2words", str)
     where = config(folders(name), lora_rank=rank)
     processor = load_processor(where)
     data = vl.pairs(tmp_path)

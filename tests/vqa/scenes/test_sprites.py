@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dair_hf.vqa.scenes.scene import (
-    DIGITS,
-    OBJECTS,
-    Sprites,
-    _digit_sprites,
-    _object_sprites,
-    load_sprites,
-)
+from dair_hf.vqa.scenes.scene import DIGITS, OBJECTS, Sprites, _digit_sprites, _object_sprites, load_sprites
 from tests.fixtures.counting_scenes import object_color, write_objects
 
 TEN = np.arange(10)
