@@ -55,7 +55,7 @@ class ModelConfig(Settings):
         default=0.0,
         metadata={
             "help": "For T5 models from scratch: initial preference of some heads for the neighboring token, in "
-            "attention logits; 0 keeps the default initialization (`start_at_neighbours`)."
+            "attention logits; 0 keeps the default initialization (`_start_at_neighbours`)."
         },
     )
     attn_implementation: str | None = field(
@@ -145,7 +145,7 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         settings = _settings_of(config.model_settings, tokenizer)
         model = _build(_class_for(settings), config, settings)
         if config.neighbour_attention:
-            start_at_neighbours(model, config.neighbour_attention)
+            _start_at_neighbours(model, config.neighbour_attention)
     if config.lora_rank:
         task = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
         return add_adapters(model, config, task)
@@ -270,7 +270,7 @@ def require_all_weights(
         raise DataError(f"{setting}: expected all weights of {type(model).__name__}, {len(names)} are missing: {shown}")
 
 
-def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
+def _start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
     """Add `strength` to the relative position biases of two heads per stack, in place.
 
     To copy a word letter by letter, a model must attend to the neighboring letter. T5's relative position biases start

@@ -30,15 +30,16 @@ from functools import partial
 from datasets import Dataset
 from transformers import set_seed
 
-from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf import DAIRConfig, DAIRTrainer, PairEvaluator
 from dair_hf.data.few_pairs import keep_partners
+from dair_hf.evaluation.answers import same_classes
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, claim_output_folder, train_evaluate_save
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_text_classifier
-from dair_hf.text.task import TextConfig, classifier_tokenizer, encode_rows, load_rows, text_evaluator
+from dair_hf.text.task import TextConfig, classifier_tokenizer, encode_rows, load_rows
 
 COLUMNS = [
     Column("original_accuracy", "accuracy, originals"),
@@ -71,7 +72,7 @@ def train_and_evaluate(
         train_dataset=encoded["train"],
         eval_dataset=encoded["dev"],
         processing_class=tokenizer,
-        evaluator=text_evaluator(),
+        evaluator=PairEvaluator(same_classes, clusters="original_id"),  # an original with all its revisions
     )
     name = f"{data.title}, {SPLITS[split]}"
     return train_evaluate_save(

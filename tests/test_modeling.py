@@ -25,12 +25,12 @@ from dair_hf.commands.model_pairs import load_trained
 from dair_hf.errors import DataError
 from dair_hf.modeling import (
     ModelConfig,
+    _start_at_neighbours,
     add_adapters,
     load_model,
     load_pretrained,
     load_text_classifier,
     load_tokenizer,
-    start_at_neighbours,
 )
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.pretrained import load_generator
@@ -231,7 +231,7 @@ def peak_offsets(attention: torch.Tensor, head: int, queries: range) -> set[int]
 
 def test_two_heads_attend_to_their_neighbors_in_every_layer() -> None:
     model = tiny_t5()
-    assert start_at_neighbours(model, 30.0) == 2
+    assert _start_at_neighbours(model, 30.0) == 2
     encoder, decoder = attention_maps(model)
     for layer in range(2):
         assert peak_offsets(encoder[layer], 0, range(1, LENGTH)) == {-1}
@@ -242,7 +242,7 @@ def test_two_heads_attend_to_their_neighbors_in_every_layer() -> None:
 
 def test_other_heads_of_the_first_layer_and_other_weights_are_unchanged() -> None:
     plain, model = tiny_t5(), tiny_t5()
-    start_at_neighbours(model)
+    _start_at_neighbours(model)
     before, after = attention_maps(plain), attention_maps(model)
     for stack in (0, 1):
         torch.testing.assert_close(before[stack][0][:, 2], after[stack][0][:, 2])

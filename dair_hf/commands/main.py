@@ -43,9 +43,9 @@ for name, function, short_help in (
 )
 def _jga(context: typer.Context) -> int:
     """Compute the joint goal accuracy of predicted dialogue states under a named convention."""
-    from dair_hf.metrics.command_line import main
+    from dair_hf.metrics.command_line import jga
 
-    return main(context.args)
+    return jga(context.args)
 
 
 def _show_version(is_asked: bool) -> None:

@@ -18,7 +18,7 @@ logger = logging.get_logger(__name__)
 ROWS_CHECKED = 4  # enough to distinguish a setting from a faulty row
 
 
-class TargetAffixes(NamedTuple):
+class _TargetAffixes(NamedTuple):
     """Tokens around the text of every target."""
 
     start: tuple[int, ...]
@@ -32,7 +32,7 @@ class _Conflict(NamedTuple):
     reason: str
 
 
-def target_affixes(model: Any, tokenizer: PreTrainedTokenizerBase) -> TargetAffixes:
+def target_affixes(model: Any, tokenizer: PreTrainedTokenizerBase) -> _TargetAffixes:
     """Find the tokens around the text of a target, so that training targets are answers that generation can produce.
 
     Targets of an encoder-decoder begin with the token that `generate` forces, or else with the tokens of
@@ -53,7 +53,7 @@ def target_affixes(model: Any, tokenizer: PreTrainedTokenizerBase) -> TargetAffi
     if not ends.intersection(end):
         end = (min(ends) if own is None else own,)
     first = _decoder_start(config)
-    for affixes in (TargetAffixes(start, end), TargetAffixes(start, end if first is None else (*end, first))):
+    for affixes in (_TargetAffixes(start, end), _TargetAffixes(start, end if first is None else (*end, first))):
         conflict = _start_conflict(model, config, [*affixes.start, *affixes.end])
         if conflict is None:
             return affixes

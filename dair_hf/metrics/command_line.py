@@ -28,7 +28,7 @@ _RATIOS = ("joint_goal_accuracy", "joint_goal_accuracy_names", "slot_precision",
 _COUNTS = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def jga(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status, see `dair_hf.io.commands.exit_status`."""
     parser = argparse.ArgumentParser(
         prog="dair-hf jga",

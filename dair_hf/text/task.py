@@ -11,8 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from dair_hf.data.view_columns import VIEW_PREFIXES
 from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import same_classes
-from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.modeling import ModelConfig, load_tokenizer
 from dair_hf.settings import Count, Range, Settings
 from dair_hf.text.counterfactual import NLI_LABELS, SENTIMENT_LABELS, SPLITS, read_nli, read_sentiment
@@ -157,8 +155,3 @@ def classifier_tokenizer(train: Dataset, config: TextConfig, model: ModelConfig)
 def encode_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: TextConfig) -> Dataset:
     """Tokenize both views of paired rows."""
     return rows.map(ClassifierEncoder(tokenizer, config.texts, config.max_tokens), batched=True, desc="Tokenizing")
-
-
-def text_evaluator() -> PairEvaluator:
-    """Return the evaluator of paired rows; the units of its intervals are originals, with all their revisions."""
-    return PairEvaluator(same_classes, clusters="original_id")

@@ -2,7 +2,7 @@
 
 On a CPU, the kernel of torch with a mask computes all S x S scores, of which a tree of dialogue turns shows a small
 part. Nodes are laid out depth first, so that all that nodes `a, ..., b - 1` see before node a are the ancestors of node
-a. Such blocks of nodes run as attention of their own (`TreeMask`).
+a. Such blocks of nodes run as attention of their own (`_TreeMask`).
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class _Blocks(NamedTuple):
     masks: list[Tensor]
 
 
-class TreeMask(Tensor):
+class _TreeMask(Tensor):
     """Mask of a tree, `[1, 1, S, S]` bool, with which `torch.nn.functional.scaled_dot_product_attention` uses blocks.
 
     Anything that a model makes from it is a plain mask, and so is it after a change in place, except in inference mode.
@@ -190,7 +190,7 @@ class TreeMask(Tensor):
     additive: dict[torch.dtype, list[Tensor]]  # masks of the blocks by type, as numbers to add to scores
 
     @classmethod
-    def of(cls, mask: Tensor, blocks: _Blocks) -> TreeMask:
+    def of(cls, mask: Tensor, blocks: _Blocks) -> _TreeMask:
         """Return a view of a mask, with its blocks."""
         made = mask.as_subclass(cls)
         made.blocks, made.version, made.additive = blocks, _version(made), {}
@@ -237,7 +237,7 @@ def _version(mask: Tensor) -> int:
 
 def _with_blocks(mask: Tensor, ends: Tensor) -> Tensor:
     """Return the mask of a tree with its blocks; a small mask, or one on another device than a CPU, as it is."""
-    return TreeMask.of(mask, blocks_of(mask, ends)) if mask.device.type == "cpu" and len(ends) > SMALLEST else mask
+    return _TreeMask.of(mask, blocks_of(mask, ends)) if mask.device.type == "cpu" and len(ends) > SMALLEST else mask
 
 
 def blocks_of(mask: Tensor, ends: Tensor) -> _Blocks:

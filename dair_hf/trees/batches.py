@@ -39,7 +39,7 @@ class ForestCollator:
         return {**batch, FOREST: build_forest(batch, groups, self.nodes_at_once)}
 
 
-class GroupBatchSampler(BatchRebalanceSampler):
+class _GroupBatchSampler(BatchRebalanceSampler):
     """Batches of whole groups of rows that fit into a budget, in a new random order every epoch.
 
     Sizes of groups are rounded up to one of 64 classes, and classes are dealt to batches once; each epoch deals groups
@@ -113,7 +113,7 @@ def tree_sampler(
     ranks: int = 1,
     rank: int = 0,
     seed: int = 0,
-) -> GroupBatchSampler:
+) -> _GroupBatchSampler:
     """Return the sampler of `share_prefixes`, for batches of a number of rows, or of `nodes` if they are given.
 
     Of partners that are drawn again in every epoch, `dataset` holds the first: the nodes are counted once.
@@ -128,7 +128,7 @@ def tree_sampler(
             parts.append(part)
             sizes.append(size)
     longest = max(int(column.lengths.max(initial=0)) for column in tokens)
-    return GroupBatchSampler(parts, sizes, budget, ranks, rank, seed, longest)
+    return _GroupBatchSampler(parts, sizes, budget, ranks, rank, seed, longest)
 
 
 def rows_by_group(dataset: datasets.Dataset, column: str) -> list[np.ndarray]:

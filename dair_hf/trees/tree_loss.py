@@ -60,7 +60,7 @@ class TreeForward:
             return None
         mask, forest = view_mask(batch), batch[FOREST]
         if self._verified_length is None or self._verified_length < self.longest_row:
-            require_exact_training(model, batch, self.longest_row)
+            _require_exact_training(model, batch, self.longest_row)
             if self.chunked is not None:
                 inputs = flatten_views(batch, mask.cpu().numpy())
                 self.chunked.verify(inputs, inputs.pop(LABELS))
@@ -130,7 +130,7 @@ def _nll(logits: Tensor, labels: Tensor) -> Tensor:
 # ---- comparison with separate rows ----
 
 
-def require_exact_training(model: Any, batch: Mapping[str, Any], longest_row: int = 0) -> None:
+def _require_exact_training(model: Any, batch: Mapping[str, Any], longest_row: int = 0) -> None:
     """Compare a tree of the tokens of a batch with separate rows; it is at least as large as the trees of the batch."""
     columns = {name for name, values in batch.items() if isinstance(values, Tensor) and values.ndim > 2}
     if unknown := sorted(columns - INPUTS):

@@ -25,7 +25,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from dair_hf import DataError, PairEvaluator
 from dair_hf.evaluation.generation_settings import end_tokens
-from dair_hf.evaluation.target_tokens import TargetAffixes, added_tokens, check_targets, target_affixes
+from dair_hf.evaluation.target_tokens import _TargetAffixes, added_tokens, check_targets, target_affixes
 from tests.dialog.test_overfit import END, LANGUAGE, START, build, tokenizer
 from tests.fixtures import tiny
 
@@ -56,7 +56,7 @@ def test_targets_begin_as_every_answer_does(family: str) -> None:
 def test_affixes_by_hand(family: str, expected: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     model = build(family)
     affixes = target_affixes(model, tokenizer())
-    assert affixes == TargetAffixes(*expected)
+    assert affixes == _TargetAffixes(*expected)
     if model.config.is_encoder_decoder:
         first = model.prepare_decoder_input_ids_from_labels(torch.tensor([[*affixes.start, 9, *affixes.end]]))[0, 0]
         assert first == model.generation_config.decoder_start_token_id
@@ -80,8 +80,8 @@ def test_the_target_encoding_of_the_tokenizer_is_used_without_forced_tokens() ->
         ((START,), (END,)),
         ((LANGUAGE,), (END,)),
     )
-    assert target_affixes(build("t5"), translator) == TargetAffixes((LANGUAGE,), (END,))
-    assert target_affixes(build("bart"), translator) == TargetAffixes((START,), (END,))  # forced
+    assert target_affixes(build("t5"), translator) == _TargetAffixes((LANGUAGE,), (END,))
+    assert target_affixes(build("bart"), translator) == _TargetAffixes((START,), (END,))  # forced
 
 
 def test_targets_end_with_a_token_that_ends_generation() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dair_hf.metrics.command_line import main
+from dair_hf.metrics.command_line import jga
 
 Write = Callable[[str, list[Any]], str]
 
@@ -44,7 +44,7 @@ def write(tmp_path: Path) -> Write:
 def test_command_prints_table_and_writes_json(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "out.json"
     files = ["--predictions", write("p", PREDICTIONS), "--references", write("r", REFERENCES)]
-    assert main([*files, "--json", str(out)]) == 0
+    assert jga([*files, "--json", str(out)]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     lines = printed.out.splitlines()
@@ -71,7 +71,7 @@ def test_errors_are_one_line_with_file_and_line(
     predictions: list[Any], extra: list[str], named: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, references = write("p", predictions), write("r", REFERENCES)
-    assert main(["--predictions", path, "--references", references, *extra]) == 2
+    assert jga(["--predictions", path, "--references", references, *extra]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("error: ") and printed.count("\n") == 1
     assert named.replace("{p}", path).replace("{r}", references) in printed
@@ -80,7 +80,7 @@ def test_errors_are_one_line_with_file_and_line(
 def test_warnings_are_one_line_on_stderr(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     gold = write("r", [{"hotel-pricerange": "x"}] * 2)
     rows = write("p", [{"hotel-price range": "cheap"}, {"hotel-pricerange": "x"}])
-    assert main(["--predictions", rows, "--references", gold]) == 0
+    assert jga(["--predictions", rows, "--references", gold]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[1].endswith("1/2")
     assert printed.err.count("\n") == 1 and re.match("warning: .*'hotel-price range'", printed.err)
@@ -98,12 +98,12 @@ def test_json_output_replaces_no_other_file(write: Write, tmp_path: Path, capsys
     arguments = ["--predictions", row, "--references", row, "--json"]
     for target in (folder, bound, row, linked, settings):
         for extra in ([], ["--overwrite"]):
-            assert main([*arguments, str(target), *extra]) == 2
+            assert jga([*arguments, str(target), *extra]) == 2
             printed = capsys.readouterr()
             assert (printed.out, printed.err.count("\n")) == ("", 1) and str(target) in printed.err
             assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     new = str(tmp_path / "new.json")
-    assert [main([*arguments, new, *extra]) for extra in ([], [], ["--overwrite"])] == [0, 2, 0]
+    assert [jga([*arguments, new, *extra]) for extra in ([], [], ["--overwrite"])] == [0, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_predictions_in_another_form_are_refused(
     right: dict[str, Any] = {"state": {"hotel-area": "east"}}
     for unread, status in ((20, 2), (19, 2), (10, 0)):
         rows = [{"row_id": str(row), **(form if row < unread else right)} for row in range(20)]
-        assert main(["--predictions", write("p", rows), "--references", gold]) == status
+        assert jga(["--predictions", write("p", rows), "--references", gold]) == status
         printed = capsys.readouterr()
         assert printed.err.startswith("warning: " if status == 0 else "error: ")
         assert ("10/20" in printed.out) == (status == 0)

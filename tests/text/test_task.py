@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig, load_text_classifier
-from dair_hf.text.task import SCRATCH, TextConfig, classifier_tokenizer, encode_rows, load_rows, text_evaluator
+from dair_hf.text.task import SCRATCH, TextConfig, classifier_tokenizer, encode_rows, load_rows
 from tests.fixtures import counterfactuals
 
 SIZES = {"train": 6, "dev": 3, "test": 2}
@@ -80,7 +80,3 @@ def test_models_from_scratch_read_the_encoded_rows(folder: Path, kind: str, task
         assert (network.config.max_position_embeddings, network.config.num_attention_heads) == (40, 2)
     else:
         assert network.config.segments == len(config.texts)
-
-
-def test_an_original_is_one_unit_with_all_its_revisions() -> None:
-    assert text_evaluator().cluster_column(["original_id", "dialogue_id"]) == "original_id"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dair_hf import DataError
-from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
+from dair_hf.trees.batches import _GroupBatchSampler, rows_by_group, tree_sampler
 from dair_hf.trees.forest import build_forest
 from tests.fixtures.dialog_rows import dialog_rows
 from tests.trees.test_forest import batch_of
@@ -29,7 +29,7 @@ def test_batches_keep_groups_and_budget_in_every_epoch(groups: list[tuple[int, i
         int(row): (number, size) for number, (part, size) in enumerate(zip(members, sizes, strict=True)) for row in part
     }
     try:
-        samplers = [GroupBatchSampler(members, sizes, budget, ranks, rank, seed=3) for rank in range(ranks)]
+        samplers = [_GroupBatchSampler(members, sizes, budget, ranks, rank, seed=3) for rank in range(ranks)]
     except DataError:
         assert ranks == 2
         return
@@ -67,7 +67,7 @@ def test_batches_keep_groups_and_budget_in_every_epoch(groups: list[tuple[int, i
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_batches_are_full(sizes: list[int], budget: int, ranks: int) -> None:
     groups = [np.array([number]) for number in range(len(sizes))]
-    samplers = [GroupBatchSampler(groups, sizes, budget, ranks, rank) for rank in range(ranks)]
+    samplers = [_GroupBatchSampler(groups, sizes, budget, ranks, rank) for rank in range(ranks)]
     compositions = set()
     for epoch in range(2):
         for sampler in samplers:
@@ -83,7 +83,7 @@ def test_batches_are_full(sizes: list[int], budget: int, ranks: int) -> None:
 
 def test_order_changes_with_epoch_and_seed() -> None:
     groups = [np.array([row]) for row in range(40)]
-    first, other = (GroupBatchSampler(groups, [1] * 40, 4, seed=seed) for seed in (0, 1))
+    first, other = (_GroupBatchSampler(groups, [1] * 40, 4, seed=seed) for seed in (0, 1))
     orders = [list(first), list(other)]
     first.set_epoch(1)
     orders.append(list(first))
@@ -95,7 +95,7 @@ def test_order_changes_with_epoch_and_seed() -> None:
 def test_ranks_get_similar_sizes_in_a_random_order() -> None:
     sizes = list(range(21, 41))  # each fills a batch of its own
     groups = [np.array([number]) for number in range(20)]
-    samplers = [GroupBatchSampler(groups, sizes, 40, ranks=2, rank=rank) for rank in range(2)]
+    samplers = [_GroupBatchSampler(groups, sizes, 40, ranks=2, rank=rank) for rank in range(2)]
     steps = [(sizes[one], sizes[other]) for (one,), (other,) in zip(*samplers, strict=True)]
     assert {abs(one - other) for one, other in steps} == {1}
     totals = [one + other for one, other in steps]
@@ -104,10 +104,10 @@ def test_ranks_get_similar_sizes_in_a_random_order() -> None:
 
 def test_batches_of_many_groups_are_split_if_a_rank_has_too_few() -> None:
     groups = [np.array([number]) for number in range(5)]
-    samplers = [GroupBatchSampler(groups, [10, 10, 1, 1, 1], 10, ranks=2, rank=rank) for rank in range(2)]
+    samplers = [_GroupBatchSampler(groups, [10, 10, 1, 1, 1], 10, ranks=2, rank=rank) for rank in range(2)]
     assert sorted(len(batch) for sampler in samplers for batch in sampler) == [1, 1, 1, 2]
     with pytest.raises(DataError, match="share_prefixes"):
-        GroupBatchSampler(groups[:3], [10, 10, 10], 10, ranks=2)
+        _GroupBatchSampler(groups[:3], [10, 10, 10], 10, ranks=2)
 
 
 def test_budget_counts_nodes_of_both_views() -> None:

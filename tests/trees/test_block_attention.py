@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dair_hf.trees import attention
-from dair_hf.trees.attention import TreeMask, attention_inputs, blocks_of, tree_mask
+from dair_hf.trees.attention import _TreeMask, attention_inputs, blocks_of, tree_mask
 from dair_hf.trees.attention import _with_blocks as with_blocks
 from dair_hf.trees.forest import TokenTree, token_trees
 from tests.fixtures import tiny
@@ -147,7 +147,7 @@ def test_checkpointing_repeats_the_forward(name: str, reentrant: bool, dropout: 
 def test_masks_made_from_it_are_plain() -> None:
     tree = random_tree(1)
     mask = with_blocks(tree_mask(tree), tree.ends)
-    assert type(mask.detach()) is TreeMask
+    assert type(mask.detach()) is _TreeMask
     for changed in (mask.clone(), mask[:, :, :, :3], mask | True, mask.float(), mask.to(torch.bool) & mask):
         assert type(changed) is torch.Tensor
 
@@ -196,7 +196,7 @@ def test_other_numbers_of_keys_are_refused_by_torch_as_without_blocks() -> None:
 def test_small_trees_and_other_devices_have_no_blocks() -> None:
     ends = torch.full((LIMIT,), LIMIT)
     assert type(with_blocks(torch.ones(1, 1, LIMIT, LIMIT).bool(), ends)) is torch.Tensor
-    assert type(with_blocks(torch.ones(1, 1, LIMIT + 1, LIMIT + 1).bool(), torch.full((LIMIT + 1,), 9))) is TreeMask
+    assert type(with_blocks(torch.ones(1, 1, LIMIT + 1, LIMIT + 1).bool(), torch.full((LIMIT + 1,), 9))) is _TreeMask
     elsewhere = torch.ones(1, 1, 20, 20, device="meta").bool()
     assert type(with_blocks(elsewhere, torch.ones(20, device="meta"))) is torch.Tensor
 

@@ -17,7 +17,7 @@ from dair_hf.losses.per_sample import causal_nll
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.trees import attention
 from dair_hf.trees.batches import ForestCollator
-from dair_hf.trees.tree_loss import TreeForward, require_exact_training
+from dair_hf.trees.tree_loss import TreeForward, _require_exact_training
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
 
@@ -263,11 +263,11 @@ def test_other_columns_are_refused() -> None:
     batch = batches()[1]
     batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
     with pytest.raises(DataError, match="token_type_ids"):
-        require_exact_training(build("llama"), batch)
+        _require_exact_training(build("llama"), batch)
 
 
 def test_attention_without_masks_is_refused() -> None:
     model = build("llama")
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(DataError, match="attn_implementation='sdpa'"):
-        require_exact_training(model, batches()[1])
+        _require_exact_training(model, batches()[1])

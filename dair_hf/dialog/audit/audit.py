@@ -85,7 +85,7 @@ class _Finding:
 
 
 @dataclass
-class AuditReport:
+class _AuditReport:
     """Result of an audit; the findings count dialogues with a partner."""
 
     rows: int
@@ -147,7 +147,7 @@ def audit(
     names: Mapping[str, Iterable[str]] | None = None,
     encoder: DialogEncoder | None = None,
     max_examples: int = 5,
-) -> AuditReport:
+) -> _AuditReport:
     """Check a paired data set of dialog rows.
 
     Args:
@@ -189,7 +189,7 @@ def audit(
             for name, examples in search.findings().items()
         }
         ceiling = None if encoder is None else find_ceiling(dataset, encoder, max_examples)
-    return AuditReport(len(dataset), pairs, len(dataset) - pairs, len(dialogues), findings, ceiling)
+    return _AuditReport(len(dataset), pairs, len(dataset) - pairs, len(dialogues), findings, ceiling)
 
 
 def _names_of(dataset: Dataset) -> set[str]:

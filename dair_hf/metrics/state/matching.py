@@ -31,14 +31,14 @@ def domain_of(slot: str) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def fold(slot: str) -> str:
+def _fold(slot: str) -> str:
     """Return the same text for all spellings of a slot; the domain is not changed."""
     domain, hyphen, name = slot.partition("-")
     name = re.sub(r"[\W_]", "", name.lower()).removeprefix("book")
     return domain + hyphen + _FULL_NAMES.get(name, name)
 
 
-class SlotNames:
+class _SlotNames:
     """Slot names of the references, and of their schema unless the references spell them differently."""
 
     def __init__(
@@ -47,11 +47,11 @@ class SlotNames:
         self.in_references = frozenset(in_references)
         self.schema = MULTIWOZ_SLOTS if schema is None else tuple(schema)
         self._has_schema = schema is not None
-        self._spellings = frozenset(map(fold, self.in_references))
-        self._known = frozenset(map(fold, (*self.schema, *known)))
+        self._spellings = frozenset(map(_fold, self.in_references))
+        self._known = frozenset(map(_fold, (*self.schema, *known)))
 
     def __contains__(self, slot: str) -> bool:
-        return slot in self.in_references or (fold(slot) in self._known and fold(slot) not in self._spellings)
+        return slot in self.in_references or (_fold(slot) in self._known and _fold(slot) not in self._spellings)
 
     def schema_lacks(self, slot: str) -> bool:
         """Return whether the schema, as given or that of MultiWOZ, is known and does not have the slot."""
@@ -62,7 +62,7 @@ class SlotNames:
 
 
 @functools.lru_cache(maxsize=32)
-def slot_filter(convention: Convention) -> Callable[[str], str | None]:
+def _slot_filter(convention: Convention) -> Callable[[str], str | None]:
     """Return a function from a slot to its normalized name, or to None if the convention does not compare it."""
     slots = None
     if convention.slots is not None:
@@ -80,14 +80,14 @@ def slot_filter(convention: Convention) -> Callable[[str], str | None]:
     return compared_name
 
 
-def reference_names(references: Iterable[Mapping[str, object]], convention: Convention) -> SlotNames:
+def reference_names(references: Iterable[Mapping[str, object]], convention: Convention) -> _SlotNames:
     """Return the slot names of references, and refuse a convention that names slots which they do not have."""
     normalize = functools.partial(normalize_slot, convention.normalizer)
     in_references = {normalize(slot) for slot in {slot for reference in references for slot in reference}}
     schema = None if convention.schema_slots is None else map(normalize, convention.schema_slots)
     # The evaluator of SGD reads the schema of MultiWOZ 2.2.
     of_schema = (*convention.categorical_slots, *MULTIWOZ_BUS_SLOTS) if convention.match == "token_sort" else ()
-    names = SlotNames(in_references, schema, known=of_schema)
+    names = _SlotNames(in_references, schema, known=of_schema)
     domains = {*map(domain_of, (*in_references, *names.schema)), *MULTIWOZ_DOMAINS}
     unknown = [domain for domain in convention.domains or () if domain not in domains]
     unknown += [
@@ -133,7 +133,7 @@ def compare_states(
     prediction: Mapping[str, Sequence[str]] | Belief,
     reference: Mapping[str, Sequence[str]],
     convention: Convention,
-    names: SlotNames | None = None,
+    names: _SlotNames | None = None,
 ) -> Comparison:
     """Compare a predicted state with a gold state, slot -> values; the turn is correct if the `score` is 1.
 
@@ -147,7 +147,7 @@ def compare_states(
     """
     belief = prediction if isinstance(prediction, Belief) else Belief.of(prediction)
     if names is None:
-        names = SlotNames(normalize_slot(convention.normalizer, slot) for slot in reference)
+        names = _SlotNames(normalize_slot(convention.normalizer, slot) for slot in reference)
     predicted = _filled_slots(belief.state, convention, is_gold=False)
     gold = _filled_slots(reference, convention, is_gold=True)
     score = _scorer(convention)
@@ -172,7 +172,7 @@ def compare_states(
     )
 
 
-def _is_ignored(slot: str, convention: Convention, names: SlotNames) -> bool:
+def _is_ignored(slot: str, convention: Convention, names: _SlotNames) -> bool:
     """Return whether a predicted slot is ignored although the gold state does not fill it."""
     return convention.extra == "ignore" or (convention.extra == "penalise_known" and names.schema_lacks(slot))
 
@@ -196,7 +196,7 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
     if other:
         warnings.warn(f"{form} {expected}; what is misread counts as wrong", BeliefTextWarning, stacklevel=4)
     names = reference_names((reference.value.state for _, reference in turns), convention)
-    if names.in_references and not any(map(slot_filter(convention), names.in_references)):
+    if names.in_references and not any(map(_slot_filter(convention), names.in_references)):
         raise DataError(
             "domains and slots: nothing to compare, since the convention leaves out all slots of the references: "
             f"{', '.join(sorted(names.in_references))}"
@@ -221,7 +221,7 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
             f"predictions have slots that no reference has: {', '.join(shown + more)}", SlotNameWarning, stacklevel=4
         )
     if convention.match == "token_sort" and names.in_references:
-        if {fold(slot) for slot in convention.categorical_slots}.isdisjoint(map(fold, names.in_references)):
+        if {_fold(slot) for slot in convention.categorical_slots}.isdisjoint(map(_fold, names.in_references)):
             warnings.warn(
                 "no slot of the references is in categorical_slots, so all are matched fuzzily; set it to the slots "
                 "that the schema of the data calls categorical",
@@ -240,7 +240,7 @@ def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *,
         empty_values = {"", "not mentioned"}
     normalizer, dontcare = convention.normalizer, convention.dontcare
     limit = 1 if convention.alternatives == "first" or (convention.alternatives == "any" and not is_gold) else None
-    compared_name = slot_filter(convention)
+    compared_name = _slot_filter(convention)
     filled = {}
     for name, values in state.items():
         slot = compared_name(name)
@@ -270,12 +270,12 @@ def _scorer(convention: Convention) -> Callable[[str, list[str], list[str]], flo
             return lambda slot, predicted, gold: float(set(predicted) == set(gold))
         return lambda slot, predicted, gold: float(not set(predicted).isdisjoint(gold))
     similarity = _similarity(convention.match)
-    categorical = set(map(fold, convention.categorical_slots)) if convention.match == "token_sort" else set()
+    categorical = set(map(_fold, convention.categorical_slots)) if convention.match == "token_sort" else set()
 
     def score(slot: str, predicted: list[str], gold: list[str]) -> float:
         if predicted == gold:
             return 1.0
-        if fold(slot) in categorical:
+        if _fold(slot) in categorical:
             return float(set(predicted) == set(gold) if compare_sets else predicted[0] == gold[0])
         best = [max(similarity(value, other) for other in gold) for value in predicted]
         if compare_sets:

@@ -17,7 +17,7 @@ from dair_hf.vision.backgrounds.drawn import (
     load_foregrounds,
 )
 from dair_hf.vision.backgrounds.imagenet9 import (
-    ImageCollator,
+    CropCollator,
     ImageNet9Config,
     imagenet9_train_pairs,
     load_imagenet9,
@@ -40,7 +40,7 @@ class Challenge(NamedTuple):
     config: BackgroundsConfig | ImageNet9Config
     train: Callable[[int, bool], Any]
     tests: Mapping[str, Any]
-    collator: ImageCollator | None
+    collator: CropCollator | None
     content: dict[str, str]
     missing: dict[str, list[str]]
 
@@ -59,7 +59,7 @@ def load_challenge(
         def public_pairs(seed: int, with_partners: bool) -> Any:
             return imagenet9_train_pairs(data, public, seed, with_partners)
 
-        collator = ImageCollator(public.input_size)
+        collator = CropCollator(public.input_size)
         return Challenge("ImageNet-9", public, public_pairs, data.tests, collator, content, data.missing)
     foregrounds = load_foregrounds(drawn)
 

@@ -204,7 +204,7 @@ def load_imagenet9(config: ImageNet9Config) -> _ImageNet9Data:
 def imagenet9_train_pairs(
     data: _ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True
 ) -> EpochPairs:
-    """Return the training pairs for `ImageCollator`, cropped and flipped differently in each epoch."""
+    """Return the training pairs for `CropCollator`, cropped and flipped differently in each epoch."""
     names = list(data.train.column_names)
     if not partners:
         names = [name for name in names if not name.startswith(AUGMENTED_PREFIX)]
@@ -235,7 +235,7 @@ def imagenet9_train_pairs(
     return EpochPairs(draw)
 
 
-class ImageCollator:
+class CropCollator:
     """Collator of single views of rows with image paths; `PairCollator` wraps it for pairs.
 
     The `crop` (left, top, right, bottom, as shares of the central square) of the file in the column `image` is resized

@@ -9,7 +9,7 @@ import pytest
 
 from dair_hf.errors import SlotNameWarning
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct
-from dair_hf.metrics.state.matching import SlotNames
+from dair_hf.metrics.state.matching import _SlotNames
 
 GOLD = {"hotel-area": ["east"], "hotel-pricerange": ["cheap"], "train-leaveat": ["17:15"]}
 SGD = {"Hotels_1-star_rating": ["4"]}
@@ -70,9 +70,9 @@ def test_categorical_slots_are_found_in_any_spelling_and_their_lack_is_warned_of
 
 
 def test_spellings_of_the_references_take_precedence() -> None:
-    names = SlotNames(["hotel-price range", "train-people"])
+    names = _SlotNames(["hotel-price range", "train-people"])
     known = ("hotel-price range", "hotel-pricerange", "train-bookpeople", "hotel-bookpeople", "hotel-people")
     assert [slot in names for slot in known] == [True, False, False, True, True]
     assert [names.schema_lacks(slot) for slot in ("hotel-zzz", "hotel-stars", "Hotel-area")] == [True, False, True]
-    assert [SlotNames(SGD).schema_lacks(slot) for slot in ("Hotels_1-zzz", "Hotel-area")] == [False, False]
-    assert [SlotNames([]).schema_lacks(slot) for slot in ("hotel-zzz", "Hotel-area")] == [True, False]
+    assert [_SlotNames(SGD).schema_lacks(slot) for slot in ("Hotels_1-zzz", "Hotel-area")] == [False, False]
+    assert [_SlotNames([]).schema_lacks(slot) for slot in ("hotel-zzz", "Hotel-area")] == [True, False]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dair_hf.data.collator import PairCollator
-from dair_hf.vision.backgrounds.imagenet9 import MEAN, STD, ImageCollator, _draw_crops
+from dair_hf.vision.backgrounds.imagenet9 import MEAN, STD, CropCollator, _draw_crops
 
 ROWS = torch.arange(20_000)
 PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -29,7 +29,7 @@ def written(path: Path, pixels: NDArray[np.uint8], **settings: Any) -> str:
 
 def pixels_of(view: dict[str, Any], size: int) -> NDArray[np.float64]:
     """`[H, W, 3]` in 0..255."""
-    batch = ImageCollator(size, **PLAIN)([view])
+    batch = CropCollator(size, **PLAIN)([view])
     assert batch["pixel_values"].shape == (1, 3, size, size)
     return batch["pixel_values"][0].permute(1, 2, 0).double().numpy() * 255
 
@@ -53,7 +53,7 @@ def test_downscaling_averages(tmp_path: Path) -> None:
 
 def test_normalization(tmp_path: Path) -> None:
     path = written(tmp_path / "a.png", np.full((4, 4, 3), (51, 102, 153), dtype=np.uint8))
-    batch = ImageCollator(4)([{"image": path, "labels": 3}])
+    batch = CropCollator(4)([{"image": path, "labels": 3}])
     expected = (np.array([0.2, 0.4, 0.6]) - MEAN) / STD
     assert np.abs(batch["pixel_values"][0].permute(1, 2, 0).numpy() - expected).max() < 1e-6
     assert MEAN == (0.4717, 0.4499, 0.3837) and STD == (0.26, 0.2516, 0.2575)
@@ -76,12 +76,12 @@ def test_a_batch_of_pairs(tmp_path: Path) -> None:
         {"row_id": "a", "image": paths[0], "labels": 4, "augmented_image": paths[1], "augmented_labels": 4},
         {"row_id": "b", "image": paths[2], "labels": 7, "augmented_image": None, "augmented_labels": None},
     ]
-    batch = PairCollator(ImageCollator(2, **PLAIN))(rows)
+    batch = PairCollator(CropCollator(2, **PLAIN))(rows)
     assert batch["pixel_values"].shape == (2, 2, 3, 2, 2)
     assert (batch["pixel_values"][:, :, 0, 0, 0] * 255).round().tolist() == [[0.0, 100.0], [200.0, 0.0]]
     assert batch["labels"].tolist() == [[4, 4], [7, -100]]
     assert batch["view_mask"].tolist() == [[True, True], [True, False]]
-    unlabeled = ImageCollator(2)([{"image": paths[0]}])
+    unlabeled = CropCollator(2)([{"image": paths[0]}])
     assert set(unlabeled) == {"pixel_values"}
 
 

@@ -14,7 +14,7 @@ from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
 from dair_hf.io.file_values import FileValueCache
-from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
+from dair_hf.vision.backgrounds.imagenet9 import CropCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
 
 
@@ -129,7 +129,7 @@ def test_erm_needs_no_partners(folders: dict[str, Any]) -> None:
 def test_a_batch_holds_both_images_of_a_foreground(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders)
     pairs = imagenet9_train_pairs(load_imagenet9(config), config, seed=0)
-    collator = ImageCollator(8, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    collator = CropCollator(8, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     batch = PairCollator(collator)(pairs.__getitems__([0, 31, 260]))
     expected = [[gray_of(v, k, n) for v in ("original", "mixed_rand")] for k, n in ((0, 1), (1, 2), (8, 21))]
     shades = (batch["pixel_values"].mean((2, 3, 4)) * 255).tolist()
