@@ -18,6 +18,8 @@ from transformers import (
     LlamaForCausalLM,
     MBartConfig,
     MBartForConditionalGeneration,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     T5Config,
@@ -56,6 +58,10 @@ def build(family: str) -> PreTrainedModel:
         tokens = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
         return T5ForConditionalGeneration(
             T5Config(**SIZES, **sizes, **tokens, dropout_rate=0.0, tie_word_embeddings=False)
+        )
+    if family == "pegasus":
+        return PegasusForConditionalGeneration(
+            PegasusConfig(**BART, decoder_start_token_id=PAD, forced_eos_token_id=END, scale_embedding=True)
         )
     if family == "gpt2":
         sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
@@ -108,7 +114,7 @@ def pairs() -> datasets.Dataset:
     return datasets.Dataset.from_list(rows)
 
 
-@pytest.mark.parametrize("family", ["bart", "mbart", "mbart50", "t5", "gpt2", "llama"])
+@pytest.mark.parametrize("family", ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama"])
 def test_memorized_rows_are_all_correct(family: str, tmp_path: Path) -> None:
     model, known = build(family), tokenizer()
     encoder = DialogEncoder.for_model(model, known, DialogConfig(max_source_tokens=32, max_target_tokens=16))

@@ -29,7 +29,7 @@ from dair_hf.evaluation.target_tokens import _TargetAffixes, added_tokens, check
 from tests.dialog.test_overfit import END, LANGUAGE, START, build, tokenizer
 from tests.fixtures import tiny
 
-FAMILIES = ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama", "qwen2"]
+FAMILIES = ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -50,7 +50,6 @@ def test_targets_begin_as_every_answer_does(family: str) -> None:
         ("mbart50", ((LANGUAGE,), (END,))),
         ("t5", ((START,), (END,))),  # of this tokenizer; T5's own adds none
         ("gpt2", ((), (END,))),
-        ("qwen2", ((), (END,))),
     ],
 )
 def test_affixes_by_hand(family: str, expected: tuple[tuple[int, ...], tuple[int, ...]]) -> None:

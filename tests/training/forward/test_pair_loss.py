@@ -281,11 +281,6 @@ def test_the_model_gets_decoder_inputs_instead_of_labels(tmp_path: Path) -> None
     assert seen["decoder_input_ids"].tolist() == [[7, 5, 6]]
 
 
-def test_a_batch_without_view_mask_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no 'view_mask', only \['labels', 'x'\]; wrap the collator: PairCollator\("):
-        PairLoss(config(tmp_path), cross_entropy).count({"x": torch.ones(1), "labels": torch.ones(1)})
-
-
 @pytest.mark.parametrize("returned", [torch.tensor(1.0), torch.ones(5, 2), 3.0])
 def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any) -> None:
     def reducing(outputs: Any, labels: torch.Tensor) -> Any:
