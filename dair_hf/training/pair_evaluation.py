@@ -250,7 +250,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             return metrics
         if isinstance(dataset, str):
             data_name = dataset if data_name is None else data_name
-            dataset = self.eval_dataset[dataset]
+            dataset = self.eval_dataset.get(dataset, dataset) if isinstance(self.eval_dataset, dict) else dataset
         require_rows(dataset, "eval_dataset")
         given = self.tokenize(dataset, "eval_dataset")
         evaluates_pairs = self.evaluator is not None or self._default_evaluator() is not None

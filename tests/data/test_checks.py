@@ -46,10 +46,7 @@ def test_data_without_rows_is_refused(tmp_path: Path, data: Any, message: str) -
     for name, read in (("test_dataset", made.predict), ("dataset", lambda data: made.evaluate_pairs(data, same))):
         with pytest.raises(DataError, match=f"^{name} is (a|an)? ?{message}"):
             read(data)
-    if isinstance(data, str):
-        with pytest.raises(DataError, match="eval_dataset='wiki' names no evaluation set; pass a data set"):
-            made.evaluate(data)
-    elif not isinstance(data, dict):  # a dictionary of evaluation sets, as in Trainer
+    if not isinstance(data, dict):  # a dictionary of evaluation sets, as in Trainer
         with pytest.raises(DataError, match=f"eval_dataset is (a|an)? ?{message}"):
             made.evaluate(data)
 
