@@ -431,7 +431,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return report
 
     def _require_generation_arguments(self, gen_kwargs: Mapping[str, Any]) -> None:
-        """Refuse keyword arguments that a model would ignore: unknown ones, and all of a model that never generates."""
+        """Refuse arguments that would be ignored: unknown ones, and all of them for a model that never generates."""
         from dair_hf.evaluation.generation_settings import unknown_arguments
 
         ignored = list(gen_kwargs)
