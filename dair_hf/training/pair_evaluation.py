@@ -250,7 +250,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             return metrics
         if isinstance(dataset, str):
             data_name = dataset if data_name is None else data_name
-            dataset = self.eval_dataset[dataset]
+            dataset = self.eval_dataset.get(dataset, dataset) if isinstance(self.eval_dataset, dict) else dataset
         require_rows(dataset, "eval_dataset")
         given = self.tokenize(dataset, "eval_dataset")
         evaluates_pairs = self.evaluator is not None or self._default_evaluator() is not None
@@ -344,7 +344,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         from dair_hf.evaluation.evaluator import PairEvaluator, as_evaluator
         from dair_hf.evaluation.views import views_of
 
-        data = self._held(self.tokenize(self.eval_dataset if dataset is None else dataset))
+        data = self.eval_dataset if dataset is None else dataset
+        require_rows(data, "dataset")
+        data = self._held(self.tokenize(data))
         evaluator = self.evaluator if evaluator is None else as_evaluator(evaluator)
         if evaluator is None and self.generates and self._text_rows.is_text(data):
             from dair_hf.evaluation.answers import same_texts
@@ -412,7 +414,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         from dair_hf.pair_report.build import ReportOptions, build_report
         from dair_hf.pair_report.page import require_report_folder, write_report
 
-        data = self._held(self.tokenize(self.train_dataset if dataset is None else dataset))
+        data = self.train_dataset if dataset is None else dataset
+        require_rows(data, "dataset")
+        data = self._held(self.tokenize(data))
         options = ReportOptions(title, groups, texts, worst)
         evaluator = None if evaluator is None else as_evaluator(evaluator)
         self._require_generation_arguments(gen_kwargs)

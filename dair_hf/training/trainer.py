@@ -304,7 +304,8 @@ class DAIRTrainer(PairEvaluationTrainer):
             **kwargs: As in `Seq2SeqTrainer`.
 
         Raises:
-            DataError: There is no complete checkpoint, or it lacks a weight of the model.
+            DataError: There is no complete checkpoint.
+            RuntimeError: The checkpoint lacks a weight of the model.
         """
         from dair_hf.io.checkpoints import finished_checkpoints, resumable_checkpoint
 

@@ -33,19 +33,10 @@ FULL, SLIDING = "full_attention", "sliding_attention"  # names of layer types in
 
 
 def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
-    """Return the inputs of a decoder-only model for a tree.
+    """Return the inputs of a decoder-only model for a tree: token ids and positions `[1, S]`, and its mask.
 
-    Args:
-        tree: The tree, on the device of the model.
-        model: The model, possibly wrapped by an engine.
-
-    Returns:
-        `input_ids` and `position_ids` `[1, S]`, `use_cache=False`, and `attention_mask`: `[1, 1, S, S]`, bool for sdpa
-        and additive for eager attention; a `BlockMask` for FlexAttention; a dictionary of masks by layer type for a
-        model with full and sliding attention.
-
-    Raises:
-        DataError: The attention of the model takes no masks.
+    The mask is `[1, 1, S, S]`, bool for sdpa and additive for eager attention, a `BlockMask` for FlexAttention, and a
+    dictionary of masks by layer type for a model with full and sliding attention.
     """
     config = text_config(model)
     implementation = getattr(config, "_attn_implementation", "eager")

@@ -44,18 +44,9 @@ class _GroupBatchSampler(BatchRebalanceSampler):
 
     Sizes of groups are rounded up to one of 64 classes, and classes are dealt to batches once; each epoch deals groups
     of one class again and shuffles the batches. If rounding leaves batches less than 0.9 full, there are more classes.
-    The number of batches is the same in every epoch, and the order depends on `(seed, epoch)` only, so that it is
-    the same after a resume. In each step, ranks get batches of similar sizes. All ranks get equally many batches, and
-    no row is left out or repeated.
-
-    Args:
-        groups: Row numbers of every group.
-        sizes: Size of every group: nodes of its tree, or rows.
-        budget: Largest sum of sizes of a batch.
-        ranks: Number of processes.
-        rank: Number of this process.
-        seed: Seed of the order.
-        longest_row: Number of tokens of the longest row, for the verification of trees; 0: unknown.
+    The number of batches is the same in every epoch, and the order depends on `(seed, epoch)` only, so that it is the
+    same after a resume. In each step, ranks get batches of similar sizes. All ranks get equally many batches, and no
+    row is left out or repeated.
 
     Example:
         >>> sampler = GroupBatchSampler([np.array([0, 1]), np.array([2]), np.array([3])], [2, 1, 1], budget=2)

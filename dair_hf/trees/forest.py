@@ -230,13 +230,7 @@ class _TreePaths(NamedTuple):
 
 
 def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_at_once: int | None) -> _TreePaths:
-    """Build the prefix trees of rows, one per group; arguments as in `prefix_table` and `build_forest`.
-
-    Example:
-        >>> paths = token_trees(np.array([[5, 6, 7], [5, 8, 0]]), np.array([3, 2]), np.array([0, 0]), None)
-        >>> paths.trees[0].input_ids.tolist(), paths.nodes[0].tolist(), paths.nodes[1, :2].tolist()
-        ([5, 6, 7, 8], [0, 1, 2], [0, 3])
-    """
+    """Build the prefix trees of rows, one per group; arguments as in `prefix_table` and `build_forest`."""
     table = prefix_table(ids, lengths, groups)
     nodes, ends = _nodes(table)
     depths = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
