@@ -238,19 +238,10 @@ def label_names(model: Any) -> Any:
 
 
 def _curves_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Return the curves of the training logs.
-
-    Where `inconsistency` was not logged, but every row had a partner, it follows from the logged means.
-    """
+    """Return the curves of the training logs."""
     curves: dict[str, dict[str, list[float]]] = {}
-    for log in log_history:
-        values = {name: log[name] for name in CURVES if isinstance(log.get(name), (int, float))}
-        if log.get("partner_share") == 1 and {"loss_original", "loss_augmented", "consistency"} <= set(values):
-            total = values["loss_original"] + values["loss_augmented"]
-            if total > 0:
-                values.setdefault("inconsistency", 2 * values["consistency"] / total)
-        for name, value in values.items():
-            curve = curves.setdefault(name, {"step": [], "value": []})
-            curve["step"].append(log["step"])
-            curve["value"].append(value)
-    return {name: curves[name] for name in CURVES if name in curves}
+    for name in CURVES:
+        logs = [log for log in log_history if isinstance(log.get(name), (int, float))]
+        if logs:
+            curves[name] = {"step": [log["step"] for log in logs], "value": [log[name] for log in logs]}
+    return curves
