@@ -78,6 +78,9 @@ def build_report(
     if not views.has_partner.any():
         raise DataError(f"pair_report: expected columns of the augmented view; none of {len(data)} rows has a partner")
 
+    evaluation = evaluator
+    if evaluation is not None and not isinstance(evaluation, PairEvaluation):
+        evaluation = trainer.evaluate_views(data, evaluation, intervals=False, **gen_kwargs)
     losses, targets = trainer.pair_losses(data)
     rows, numbers = trained_partners(targets).nonzero()
     partners = numbers + 1
@@ -113,8 +116,8 @@ def build_report(
     if weights is not None:
         pairs[WEIGHTS] = weights.T
     tables = []
-    if evaluator is not None:
-        same_answer = _add_correctness(pairs, trainer, data, views, evaluator, gen_kwargs)
+    if evaluation is not None:
+        same_answer = _add_correctness(pairs, views, evaluation, label_names(trainer.model))
         correct = pairs[["right_original", "right_augmented"]].to_numpy()
         by_group = {"all pairs": [["all pairs"]] * len(pairs), **groupings}
         tables = [correctness_by_group(name, grouping, correct, same_answer) for name, grouping in by_group.items()]
@@ -206,18 +209,9 @@ def _gradient_weights(
 
 
 def _add_correctness(
-    pairs: pd.DataFrame,
-    trainer: Any,
-    data: Any,
-    views: PairViews,
-    evaluator: PairEvaluator | Correct | PairEvaluation,
-    gen_kwargs: dict[str, Any],
+    pairs: pd.DataFrame, views: PairViews, evaluation: PairEvaluation, names: Any
 ) -> np.ndarray | None:
     """Add to each pair whether its views are right, and their answers; return which pairs keep their answer."""
-    evaluation = evaluator
-    if not isinstance(evaluation, PairEvaluation):
-        evaluation = trainer.evaluate_views(data, evaluator, intervals=False, **gen_kwargs)
-    names = label_names(trainer.model)
     original, partners = views.by_row("answers", np.arange(len(evaluation.answers)))
     rows, numbers = pairs["row"].to_numpy(), pairs["partner"].to_numpy() - 1
     for view, numbers_of_views in zip(VIEWS, (original[rows], partners[rows, numbers]), strict=True):
