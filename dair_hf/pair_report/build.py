@@ -78,7 +78,7 @@ def build_report(
     if not views.has_partner.any():
         raise DataError(f"pair_report: expected columns of the augmented view; none of {len(data)} rows has a partner")
 
-    evaluation = evaluator
+    evaluation: Any = evaluator
     if evaluation is not None and not isinstance(evaluation, PairEvaluation):
         evaluation = trainer.evaluate_views(data, evaluation, intervals=False, **gen_kwargs)
     losses, targets = trainer.pair_losses(data)
