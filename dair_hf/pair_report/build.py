@@ -78,6 +78,9 @@ def build_report(
     if not views.has_partner.any():
         raise DataError(f"pair_report: expected columns of the augmented view; none of {len(data)} rows has a partner")
 
+    evaluation: Any = evaluator
+    if evaluation is not None and not isinstance(evaluation, PairEvaluation):
+        evaluation = trainer.evaluate_views(data, evaluation, intervals=False, **gen_kwargs)
     losses, targets = trainer.pair_losses(data)
     rows, numbers = trained_partners(targets).nonzero()
     partners = numbers + 1
@@ -113,8 +116,8 @@ def build_report(
     if weights is not None:
         pairs[WEIGHTS] = weights.T
     tables = []
-    if evaluator is not None:
-        same_answer = _add_correctness(pairs, trainer, data, views, evaluator, gen_kwargs)
+    if evaluation is not None:
+        same_answer = _add_correctness(pairs, views, evaluation, label_names(trainer.model))
         correct = pairs[["right_original", "right_augmented"]].to_numpy()
         by_group = {"all pairs": [["all pairs"]] * len(pairs), **groupings}
         tables = [correctness_by_group(name, grouping, correct, same_answer) for name, grouping in by_group.items()]
@@ -206,18 +209,9 @@ def _gradient_weights(
 
 
 def _add_correctness(
-    pairs: pd.DataFrame,
-    trainer: Any,
-    data: Any,
-    views: PairViews,
-    evaluator: PairEvaluator | Correct | PairEvaluation,
-    gen_kwargs: dict[str, Any],
+    pairs: pd.DataFrame, views: PairViews, evaluation: PairEvaluation, names: Any
 ) -> np.ndarray | None:
     """Add to each pair whether its views are right, and their answers; return which pairs keep their answer."""
-    evaluation = evaluator
-    if not isinstance(evaluation, PairEvaluation):
-        evaluation = trainer.evaluate_views(data, evaluator, intervals=False, **gen_kwargs)
-    names = label_names(trainer.model)
     original, partners = views.by_row("answers", np.arange(len(evaluation.answers)))
     rows, numbers = pairs["row"].to_numpy(), pairs["partner"].to_numpy() - 1
     for view, numbers_of_views in zip(VIEWS, (original[rows], partners[rows, numbers]), strict=True):
@@ -238,19 +232,10 @@ def label_names(model: Any) -> Any:
 
 
 def _curves_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Return the curves of the training logs.
-
-    Where `inconsistency` was not logged, but every row had a partner, it follows from the logged means.
-    """
+    """Return the curves of the training logs."""
     curves: dict[str, dict[str, list[float]]] = {}
-    for log in log_history:
-        values = {name: log[name] for name in CURVES if isinstance(log.get(name), (int, float))}
-        if log.get("partner_share") == 1 and {"loss_original", "loss_augmented", "consistency"} <= set(values):
-            total = values["loss_original"] + values["loss_augmented"]
-            if total > 0:
-                values.setdefault("inconsistency", 2 * values["consistency"] / total)
-        for name, value in values.items():
-            curve = curves.setdefault(name, {"step": [], "value": []})
-            curve["step"].append(log["step"])
-            curve["value"].append(value)
-    return {name: curves[name] for name in CURVES if name in curves}
+    for name in CURVES:
+        logs = [log for log in log_history if isinstance(log.get(name), (int, float))]
+        if logs:
+            curves[name] = {"step": [log["step"] for log in logs], "value": [log[name] for log in logs]}
+    return curves

@@ -227,7 +227,7 @@ def test_curves_follow_the_log() -> None:
         {"step": 3, "inconsistency": 0.75, "dair_lambda": 2.0},
     ]
     curves = _curves_of(logs)
-    assert curves["inconsistency"] == {"step": [1, 3], "value": [0.25, 0.75]}
+    assert curves["inconsistency"] == {"step": [3], "value": [0.75]}
     assert curves["dair_lambda"] == {"step": [3], "value": [2.0]}
     assert curves["consistency"]["step"] == [1, 2]
 
