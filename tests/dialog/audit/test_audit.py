@@ -20,11 +20,8 @@ PAIRED = _augmented_features(FEATURES)
 def make_row(dialogue, turn, texts, state, names, mentions, new_texts=None, new_state=None):
     """Names: canonical -> forms, all hotels."""
     entries = [("hotel-name", name, forms) for name, forms in names.items()]
-    row, new = (
-        dialog_row(texts, state, entries, mentions, dialogue, turn),
-        dialog_row(new_texts or [], new_state or {}, [], []),
-    )
-    return row | {
+    new = dialog_row(new_texts or [], new_state or {}, [], [])
+    return dialog_row(texts, state, entries, mentions, dialogue, turn) | {
         "augmented_history": None if new_texts is None else new["history"],
         "augmented_state": None if new_state is None else new["state"],
     }
