@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from datasets import concatenate_datasets
+from datasets import Dataset, concatenate_datasets
 
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import _held_out, _warn_of_shared_dialogs, first_dialogs, load_dialogs
@@ -13,10 +13,11 @@ from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.dialog.rows import FEATURES
 from dair_hf.dialog.task import evaluation_pairs
 from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.errors import DataError
-from tests.fixtures.dialogs import KNOWN, SERVICES, UNSEEN, require_sound_rows, write_multiwoz21, write_sgd
+from tests.fixtures.dialogs import KNOWN, SERVICES, UNSEEN, dialog_row, require_sound_rows, write_multiwoz21, write_sgd
 
 
 def forms(rows: Any) -> set[str]:
@@ -147,25 +148,12 @@ def test_names_are_spelled_and_words_of_sentences_are_not() -> None:
     assert tokenizer.tokenize(f"is {unseen}")[1:] == [f"▁{unseen[0]}", *unseen[1:]]
 
 
-def named_rows(sentences: list[str], name: str) -> Any:
+def named_rows(sentences: list[str], name: str) -> Dataset:
     """One dialogue a sentence, each with one mention of `name`."""
-    from datasets import Dataset
-
-    from dair_hf.dialog.rows import FEATURES
-
-    table: list[dict[str, Any]] = []
+    table = []
     for index, text in enumerate(sentences):
-        start = text.index(name) if name in text else None
-        mention = [] if start is None else [
-            {"slot": "hotel-name", "name": name, "turn": 0, "start": start, "end": start + len(name)}
-        ]  # fmt: skip
-        table.append(
-            {
-                "row_id": f"D{index}/0", "dialogue_id": f"D{index}", "turn_id": 0,
-                "history": [{"speaker": "user", "text": text}], "state": [], "entities": mention,
-                "names": [{"slot": "hotel-name", "name": name, "forms": [name]}] if mention else [],
-            }
-        )  # fmt: skip
+        names, mentions = ([("hotel-name", name, [name])], [(0, name, name)]) if name in text else ([], [])
+        table.append(dialog_row([text], {}, names, mentions, f"D{index}"))
     return Dataset.from_list(table, features=FEATURES)
 
 

@@ -12,33 +12,18 @@ from dair_hf.dialog.audit.audit import CHECKS, _names_of, audit
 from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_features, redraw
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
+from tests.fixtures.dialogs import dialog_row
 
 PAIRED = _augmented_features(FEATURES)
 
 
 def make_row(dialogue, turn, texts, state, names, mentions, new_texts=None, new_state=None):
-    """Names: canonical -> forms, all hotels. Mentions: (utterance, surface, canonical)."""
-
-    def history(view):
-        return [{"speaker": ("user", "system")[i % 2], "text": text} for i, text in enumerate(view)]
-
-    def slots(view):
-        return [{"slot": slot, "values": values} for slot, values in view.items()]
-
-    spans = [(t, texts[t].index(surface), surface, name) for t, surface, name in mentions]
-    return {
-        "row_id": f"{dialogue}/{turn}",
-        "dialogue_id": dialogue,
-        "turn_id": turn,
-        "history": history(texts),
-        "state": slots(state),
-        "entities": [
-            {"slot": "hotel-name", "name": name, "turn": t, "start": start, "end": start + len(surface)}
-            for t, start, surface, name in spans
-        ],
-        "names": [{"slot": "hotel-name", "name": name, "forms": forms} for name, forms in names.items()],
-        "augmented_history": None if new_texts is None else history(new_texts),
-        "augmented_state": None if new_state is None else slots(new_state),
+    """Names: canonical -> forms, all hotels."""
+    entries = [("hotel-name", name, forms) for name, forms in names.items()]
+    new = dialog_row(new_texts or [], new_state or {}, [], [])
+    return dialog_row(texts, state, entries, mentions, dialogue, turn) | {
+        "augmented_history": None if new_texts is None else new["history"],
+        "augmented_state": None if new_state is None else new["state"],
     }
 
 

@@ -17,6 +17,7 @@ from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_feature
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
+from tests.dialog.audit.test_audit import make_row
 
 Views = tuple[str, str]
 SEARCHED = [name for name, check in CHECKS.items() if check.limit]
@@ -171,19 +172,10 @@ def test_renamed_common_words() -> None:
     assert failing(search(("is a fenwick open", "is a brontide open"))) == set()
 
 
-def row(dialogue: str, texts: list[str], new: list[str] | None) -> dict[str, Any]:
-    def history(view: list[str]) -> list[dict[str, str]]:
-        return [{"speaker": ("user", "system")[i % 2], "text": text} for i, text in enumerate(view)]
-
-    state = [{"slot": "hotel-area", "values": ["east"]}]
-    return {
-        "row_id": f"{dialogue}/0", "dialogue_id": dialogue, "turn_id": 0, "history": history(texts), "state": state,
-        "entities": [], "names": [], "augmented_history": history(new) if new else None,
-        "augmented_state": state if new else None,
-    }  # fmt: skip
-
-
 def test_the_audit_refuses_leftovers() -> None:
+    def row(dialogue: str, texts: list[str], new: list[str]) -> Any:
+        return make_row(dialogue, 0, texts, {"hotel-area": ["east"]}, {}, [], new, {"hotel-area": ["east"]})
+
     rows = [row(f"o{i}", ["hello, a holm is free"], ["hello, a brontide is free"]) for i in range(3)]
     rows.append(row("d", ["holm inn is free", "I'll try the holm"], ["brontide is free", "I'll try the holm"]))
     report = audit(Dataset.from_list(rows, features=_augmented_features(FEATURES)))

@@ -13,7 +13,7 @@ from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_feature
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
-from tests.fixtures.dialogs import augment_row
+from tests.fixtures.dialogs import augment_row, dialog_row
 
 BANK = {
     "hotel": ["Hilton Garden Inn", "Best Western"],
@@ -30,32 +30,10 @@ def hotel_swap(*names):
 HOTEL_SWAP = hotel_swap("Best Western")
 
 
-def make_row(texts, state, names, mentions, dialogue_id="MUL0003", turn_id=0):
-    """`mentions`: (turn, surface, canonical name[, nth occurrence]); the span is looked up here."""
-    slot_of = {name: slot for slot, name, _ in names}
-    entities = []
-    for turn, surface, name, *nth in mentions:
-        start = -1
-        for _ in range(1 + (nth[0] if nth else 0)):
-            start = texts[turn].index(surface, start + 1)
-        entities.append(
-            {"slot": slot_of[name], "name": name, "turn": turn, "start": start, "end": start + len(surface)}
-        )
-    return {
-        "row_id": f"{dialogue_id}/{turn_id}",
-        "dialogue_id": dialogue_id,
-        "turn_id": turn_id,
-        "history": [{"speaker": ("user", "system")[i % 2], "text": text} for i, text in enumerate(texts)],
-        "state": [{"slot": slot, "values": values} for slot, values in sorted(state.items())],
-        "entities": entities,
-        "names": [{"slot": slot, "name": name, "forms": forms} for slot, name, forms in names],
-    }
-
-
 def one_name(name, text=None, slot="hotel-name", value=None):
     text = f"i want {name} please" if text is None else text
     value = name if value is None else value
-    return make_row([text], {slot: [value]}, [(slot, name, [name])], [(0, name, name)])
+    return dialog_row([text], {slot: [value]}, [(slot, name, [name])], [(0, name, name)])
 
 
 def views(augmenter, row):
@@ -98,7 +76,7 @@ def test_a_name_that_cannot_change_gives_no_partner(name):
 @pytest.mark.parametrize("value", ["dontcare", "none", "not mentioned", "do n't care", ""])
 def test_values_that_name_nothing_are_not_renamed(value):
     names = [("hotel-name", value, [value]), ("restaurant-name", "nandos", ["nandos", value])]
-    row = make_row(
+    row = dialog_row(
         ["dontcare or nandos"], {"hotel-name": [value], "restaurant-name": ["nandos"]}, names, [(0, "nandos", "nandos")]
     )
     _, state = views(EntityAugmenter(), row)
@@ -107,7 +85,7 @@ def test_values_that_name_nothing_are_not_renamed(value):
 
 def test_every_spelling_becomes_the_same_name_in_the_same_case():
     forms = ["warkworth house", "the warkworth house", "wartworth"]
-    row = make_row(
+    row = dialog_row(
         ["is the Warkworth House nice ?", "WARKWORTH HOUSE is.", "book  wartworth!"],
         {"hotel-name": ["warkworth house", "the warkworth house", "wartworth"]},
         [("hotel-name", "warkworth house", forms)],
@@ -150,7 +128,7 @@ def test_case_patterns(surface, expected):
     ],
 )
 def test_the_article_follows_the_new_name(text, new, expected):
-    row = make_row([text], {}, [("hotel-name", "oak", ["oak"])], [])
+    row = dialog_row([text], {}, [("hotel-name", "oak", ["oak"])], [])
     row["entities"] = [
         {"slot": "hotel-name", "name": "oak", "turn": 0, "start": match.start(), "end": match.end()}
         for match in re.finditer("oak", text, re.IGNORECASE)
@@ -166,7 +144,7 @@ def test_case_is_unchanged_if_it_would_alter_letters():
 
 def test_a_name_inside_another_word_is_not_renamed():
     names = [("restaurant-name", "cow", ["cow"])]
-    row = make_row(
+    row = dialog_row(
         ["the cowboy at cow ."], {"restaurant-name": ["cow"]}, names, [(0, "cow", "cow"), (0, "cow", "cow", 1)]
     )
     texts, state = views(EntityAugmenter("swap", bank=BANK), row)
@@ -176,7 +154,7 @@ def test_a_name_inside_another_word_is_not_renamed():
 def test_the_longest_of_overlapping_mentions_is_renamed():
     short, long = "curry garden", "curry garden express"
     names = [("restaurant-name", short, [short]), ("restaurant-name", long, [long])]
-    row = make_row(
+    row = dialog_row(
         ["curry garden express, not curry garden"],
         {"restaurant-name": ["curry garden express"], "taxi-destination": ["curry garden"]},
         names,
@@ -189,7 +167,7 @@ def test_the_longest_of_overlapping_mentions_is_renamed():
 
 def test_a_longer_mention_that_is_not_renamed_protects_a_shorter_one():
     names = [("hotel-name", "gonville", ["gonville"]), ("taxi-destination", "gonville college", ["gonville college"])]
-    row = make_row(
+    row = dialog_row(
         ["gonville college from gonville"],
         {"hotel-name": ["gonville"], "taxi-destination": ["gonville college"]},
         names,
@@ -207,7 +185,7 @@ def test_a_shared_spelling_means_the_entity_of_that_name_or_else_of_that_slot():
         ("attraction-name", "old park", ["old park", "the park"]),
         ("hotel-name", "park inn", ["park inn", "the park"]),
     ]
-    row = make_row(
+    row = dialog_row(
         ["curry garden , garden , old park , park inn"],
         {"taxi-destination": ["garden"], "hotel-name": ["the park"]},
         names,
@@ -222,7 +200,7 @@ def test_a_shared_spelling_means_the_entity_of_that_name_or_else_of_that_slot():
 
 def test_two_hotels_get_two_names_and_one_stays_if_the_bank_is_exhausted():
     names = [("hotel-name", "acorn", ["acorn"]), ("hotel-name", "lensfield", ["lensfield"])]
-    row = make_row(
+    row = dialog_row(
         ["acorn or lensfield"], {"hotel-name": ["acorn"]}, names, [(0, "acorn", "acorn"), (0, "lensfield", "lensfield")]
     )
     for seed in range(10):
@@ -237,7 +215,7 @@ def test_two_hotels_get_two_names_and_one_stays_if_the_bank_is_exhausted():
 def test_slots_that_refer_to_the_entity_change_and_others_of_equal_text_do_not():
     names = [("restaurant-name", "indian", ["indian"])]
     state = {"restaurant-name": ["indian"], "taxi-destination": ["indian"], "hospital-department": ["indian"]}
-    row = make_row(["the indian ward, then to indian"], state, names, [(0, "indian", "indian", 1)])
+    row = dialog_row(["the indian ward, then to indian"], state, names, [(0, "indian", "indian", 1)])
     texts, new = views(EntityAugmenter("swap", slots=["restaurant-name"], bank={"restaurant": ["Sea Thai"]}), row)
     assert texts == ["the indian ward, then to sea thai"]
     assert new == {"restaurant-name": ["sea thai"], "taxi-destination": ["sea thai"], "hospital-department": ["indian"]}
@@ -261,7 +239,7 @@ def test_a_value_that_only_the_old_name_has_gives_no_partner(text, values, has_p
     state = {"attraction-name": ["christ's college"], "attraction-type": values}
     surface = text[3:19]
     names = [("attraction-name", "christ's college", ["christ's college"])]
-    row = make_row([text], state, names, [(0, surface, "christ's college")])
+    row = dialog_row([text], state, names, [(0, surface, "christ's college")])
     for augmenter in (EntityAugmenter(), EntityAugmenter("swap", bank=BANK)):
         assert (views(augmenter, row)[0] is not None) is has_partner
         assert views(replace(augmenter, mentioned_only=False), row)[0] is not None
@@ -269,7 +247,7 @@ def test_a_value_that_only_the_old_name_has_gives_no_partner(text, values, has_p
 
 def test_a_value_in_the_new_name_is_not_lost():
     state = {"hotel-name": ["oak inn"], "hotel-type": ["inn"]}
-    row = make_row(["the oak inn"], state, [("hotel-name", "oak inn", ["oak inn"])], [(0, "oak inn", "oak inn")])
+    row = dialog_row(["the oak inn"], state, [("hotel-name", "oak inn", ["oak inn"])], [(0, "oak inn", "oak inn")])
     assert views(hotel_swap("Elm Inn"), row)[0] == ["the elm inn"]
     assert views(hotel_swap("Elm"), row) == (None, None)
 
@@ -283,7 +261,7 @@ def test_alternatives_of_another_kind_stay_and_keep_their_order():
 
 def test_places_are_renamed_on_request_only():
     names = [("train-departure", "norwich", ["norwich"])]
-    row = make_row(
+    row = dialog_row(
         ["from norwich"], {"train-departure": ["norwich"], "train-day": ["friday"]}, names, [(0, "norwich", "norwich")]
     )
     assert augment_row(EntityAugmenter(), row) == (None, None)
@@ -335,7 +313,7 @@ def test_a_new_name_that_is_already_in_the_row_gives_no_partner():
 @pytest.mark.parametrize("method", ["scramble", "anagram"])
 @pytest.mark.parametrize("name", ["rice house", "the man on the moon", "yu garden"])
 def test_a_shuffled_name_keeps_no_word(method, name):
-    row = make_row([f"is {name} free"], {}, [("hotel-name", name, [name])], [(0, name, name)])
+    row = dialog_row([f"is {name} free"], {}, [("hotel-name", name, [name])], [(0, name, name)])
     for seed in range(40):
         (new,) = EntityAugmenter(method, seed=seed).renaming(row).values()
         assert not {*new.split()} & {*name.split()}
@@ -351,10 +329,10 @@ def test_rows_of_a_dialogue_agree_and_dialogues_seeds_and_epochs_differ():
         ("hotel-name", "warkworth house", ["warkworth house"]),
         ("restaurant-name", "nandos city", ["nandos city"]),
     ]
-    early = make_row(
+    early = dialog_row(
         ["warkworth house"], {"hotel-name": ["warkworth house"]}, names, [(0, "warkworth house", "warkworth house")]
     )
-    late = make_row(
+    late = dialog_row(
         ["warkworth house", "ok", "nandos city"],
         {"hotel-name": ["warkworth house"], "restaurant-name": ["nandos city"]},
         names[::-1],
@@ -390,7 +368,7 @@ def many_rows(dialogues=30):
         states = [{}, {"hotel-name": [hotel]}, {"hotel-name": [hotel], "restaurant-name": [food]}]
         for turn, state in enumerate(states):
             end = 2 * turn + 1
-            rows.append(make_row(texts[:end], state, names, [m for m in mentions if m[0] < end], f"D{number}", turn))
+            rows.append(dialog_row(texts[:end], state, names, [m for m in mentions if m[0] < end], f"D{number}", turn))
     return rows
 
 
