@@ -3,11 +3,10 @@
 The logits of a batch, `[N, T, V]`, are often the largest tensor of a step, and a loss holds several of that size. Here
 the model runs without its output projection, and the hidden states of positions without a target are dropped. Each
 chunk of the others passes projection and cross-entropy on its own: its logits exist once in the forward pass and are
-computed again in the backward pass (`projection.projected_nll`; activation checkpointing if the projection is more than
-a linear layer, such as one with adapters). Values and gradients are those of the full logits, up to the order of sums.
+computed again in the backward pass. Values and gradients equal those of the full logits, up to the order of sums.
 
-A model may change its logits after the projection. A bias outside the projection and a soft cap are supported. The
-first batch verifies that there is nothing else: the losses of two rows are computed both ways.
+A linear projection has a hand-written backward pass, in which all chunks add to one gradient; autograd would keep one
+gradient of the projection per chunk. Other projections, such as one with adapters, use activation checkpointing.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from dair_hf.errors import DataError
 from dair_hf.losses.model_state import evaluation_mode
 from dair_hf.losses.per_sample import IGNORE_INDEX, causal_nll, full_precision, seq2seq_nll
-from dair_hf.losses.projection import projected_nll
 
 LOGITS_AT_ONCE = 2**24  # entries of a chunk: 64 MiB in float32
 BIAS = "final_logits_bias"  # added to the logits outside the projection by BART and its relatives
@@ -37,8 +36,8 @@ LARGE_LOGIT = 100.0
 class ChunkedLoss:
     """Losses of rows, `[N]`, from a model whose logits are a linear layer of its hidden states.
 
-    BART's bias and Gemma's soft cap are applied. A model that changes its logits in another way is refused at the first
-    batch. The projection may be tied to the embeddings, frozen, or adapted by LoRA.
+    BART's bias and Gemma's soft cap are applied. The losses of two rows of the first batch are computed both ways, to
+    refuse a model that changes its logits in another way. The projection may be tied, frozen, or adapted by LoRA.
 
     Args:
         model: The model, without wrappers of engines.
@@ -47,12 +46,6 @@ class ChunkedLoss:
 
     Raises:
         DataError: The model has no linear output projection.
-
-    Example:
-        >>> loss = ChunkedLoss(model, shifts_labels=False)  # doctest: +SKIP
-        >>> outputs, losses = loss(model, {"input_ids": ids, "decoder_input_ids": shifted}, labels)  # doctest: +SKIP
-        >>> losses.shape  # doctest: +SKIP
-        torch.Size([32])
     """
 
     def __init__(self, model: nn.Module, shifts_labels: bool, tokens: int | None = None) -> None:
@@ -60,12 +53,7 @@ class ChunkedLoss:
         head = None if get_head is None else get_head()
         weight = getattr(head, "weight", None)
         if not isinstance(head, nn.Module) or not isinstance(weight, Tensor) or weight.ndim != 2:
-            raise DataError(
-                f"chunked_loss=True: {type(model).__name__} has no linear layer that computes its logits "
-                "(get_output_embeddings); set chunked_loss=False"
-            )
-        if tokens is not None and tokens < 1:
-            raise DataError(f"chunked_loss: tokens={tokens} must be at least 1")
+            raise DataError(f"chunked_loss: expected get_output_embeddings() of {type(model).__name__} to be linear")
         self.model = model
         self.head: nn.Module = head
         self.verified = False
@@ -98,18 +86,12 @@ class ChunkedLoss:
         return outputs, losses.index_add(0, rows, token_losses)
 
     def hidden_states(self, model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, Tensor]:
-        """Run the model without its output projection; return its outputs and the inputs of the projection.
-
-        Raises:
-            DataError: The model does not use its projection exactly once.
-        """
+        """Run the model without its output projection; return its outputs and the inputs of the projection."""
         with self._bypassed_head() as head_inputs:
             outputs = model(**inputs)
         if len(head_inputs) != 1:
-            raise DataError(
-                f"chunked_loss=True: {type(model).__name__} used its output projection {len(head_inputs)} times in a "
-                "forward, expected once; set chunked_loss=False"
-            )
+            name = type(model).__name__
+            raise DataError(f"chunked_loss: expected one output projection per forward, {name} has {len(head_inputs)}")
         return outputs, head_inputs[0]
 
     def token_losses(self, states: Tensor, targets: Tensor) -> Tensor:
@@ -118,7 +100,7 @@ class ChunkedLoss:
         extra_bias = None if self.bias_owner is None else getattr(self.bias_owner, BIAS)[0]
         if type(head) is nn.Linear and not head._forward_hooks and not head._forward_pre_hooks:
             bias = extra_bias if head.bias is None else head.bias if extra_bias is None else head.bias + extra_bias
-            return projected_nll(states, head.weight, bias, targets, self.tokens, self.soft_cap)
+            return _projected_nll(states, head.weight, bias, targets, self.tokens, self.soft_cap)
 
         def chunk_losses(chunk: slice) -> Tensor:
             logits = head(states[chunk])
@@ -156,7 +138,7 @@ class ChunkedLoss:
                 self.bias_owner._buffers[BIAS] = bias
 
     def verify(self, inputs: Mapping[str, Any], labels: Tensor) -> None:
-        """Compare the losses of two rows with those of the model's own logits, without dropout or gradients.
+        """Compare the losses of two rows with losses from the model's own logits, without dropout or gradients.
 
         The comparison is made twice: with the hidden states as they are, and with hidden states scaled so that logits
         reach 100. A soft cap hardly changes the small logits of an untrained model, and a bias hardly changes large
@@ -170,7 +152,7 @@ class ChunkedLoss:
             return
         few = {name: values[rows] if isinstance(values, Tensor) else values for name, values in inputs.items()}
         tokens = (shifted[rows] != IGNORE_INDEX).sum(1)
-        scale, refusal = 1.0, None
+        scale, refusal = 1.0, ""
         with torch.no_grad(), evaluation_mode(self.model, labels.device):
             for _ in range(2):
                 expected, projected = self._losses_of_full_logits(few, labels[rows], scale)
@@ -181,10 +163,11 @@ class ChunkedLoss:
                 relative = 1e-10 if expected.dtype == torch.float64 else 1e-5
                 agrees = (losses - expected).abs() <= relative * expected.abs() + rounding
                 if bool((expected.isfinite() & ~agrees).any()):
-                    refusal = self._refusal(expected, losses, largest)
+                    refusal = f"{expected.tolist()} from its own logits and {losses.tolist()} in chunks"
                 scale = LARGE_LOGIT / largest if largest > 0 else 1.0
-        if refusal is not None:
-            raise refusal
+        if refusal:
+            name = type(self.model).__name__
+            raise DataError(f"chunked_loss: {name} changes its logits after the projection: losses are {refusal}")
         self.verified = True
 
     def _losses_of_full_logits(self, inputs: Mapping[str, Any], labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -201,15 +184,6 @@ class ChunkedLoss:
             for hook in hooks:
                 hook.remove()
         return sample_loss(SimpleNamespace(logits=logits), labels), projected[-1] if projected else logits
-
-    def _refusal(self, expected: Tensor, losses: Tensor, largest: float) -> DataError:
-        full, chunked = (", ".join(f"{value:.6g}" for value in values.tolist()) for values in (expected, losses))
-        return DataError(
-            f"chunked_loss=True and {type(self.model).__name__}{_logit_settings(self.model)} cannot be combined: with "
-            f"an output projection of up to {largest:.4g}, the losses of rows are {full} from the model's own logits "
-            f"and {chunked} in chunks. The model changes its logits after the projection in an unsupported way; set "
-            "chunked_loss=False"
-        )
 
 
 class _ZeroLogits(torch.autograd.Function):
@@ -230,12 +204,101 @@ def _text_config(model: nn.Module) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _logit_settings(model: nn.Module) -> str:
-    """Return the unsupported settings of a model's logits, for an error."""
-    config = _text_config(model)
-    settings = [
-        f"{name}={value}"
-        for name, value in (vars(config) if config is not None else {}).items()
-        if "logit" in name and name != SOFT_CAP and type(value) in (int, float)
-    ]
-    return f" with {' and '.join(settings)}" if settings else ""
+def _projected_nll(
+    states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: int, soft_cap: float | None = None
+) -> Tensor:
+    """Return `-log softmax(cap(states W' + b))[target]` of every row, with at most `rows` rows of logits at once.
+
+    The gradient of the logits z is `(softmax(z) - onehot) g`, times `1 - (z / c)^2` under a soft cap
+    `z = c tanh(u / c)`. It computes the logits a second time: four matrix products instead of three.
+    """
+    losses: Tensor = _ProjectedNLL.apply(states, weight, bias, targets, rows, soft_cap)
+    return losses
+
+
+class _ProjectedNLL(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        rows: int,
+        soft_cap: float | None,
+    ) -> Tensor:
+        # Both passes multiply in the type of autocast.
+        device = states.device.type
+        ctx.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        ctx.rows, ctx.soft_cap = rows, soft_cap
+        ctx.save_for_backward(states, weight, bias, targets)
+        with torch.autocast(device, enabled=False):
+            chunks = _Chunks(states, weight, bias, ctx.dtype, rows, soft_cap)
+            losses = []
+            for part, _, logits in chunks:
+                log_p = torch.log_softmax(logits, 1, out=chunks.buffer_like(logits)).gather(1, targets[part, None])
+                losses.append(-log_p[:, 0])
+        return torch.cat(losses) if losses else full_precision(states[:, :0]).sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        states, weight, bias, targets = ctx.saved_tensors
+        needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        # Sums over chunks are in single precision, even if the products are in half precision.
+        sum_dtype = full_precision(weight[:0]).dtype
+        weight_gradient = torch.zeros_like(weight, dtype=sum_dtype) if needs_weight else None
+        bias_gradient = torch.zeros(len(weight), dtype=sum_dtype, device=weight.device) if needs_bias else None
+        state_gradients = []
+        chunks = _Chunks(states, weight, bias, ctx.dtype, ctx.rows, ctx.soft_cap)
+        for part, inputs, logits in chunks:
+            delta = torch.softmax(logits, 1, out=chunks.buffer_like(logits))
+            delta.scatter_add_(1, targets[part, None], delta.new_full((len(delta), 1), -1.0))
+            delta.mul_(gradient[part, None].to(delta.dtype))
+            if ctx.soft_cap is not None:
+                delta.mul_(1 - (logits / ctx.soft_cap).square_())
+            if bias_gradient is not None:
+                bias_gradient += delta.sum(0)
+            delta = delta.to(ctx.dtype)
+            if needs_states:
+                state_gradients.append((delta @ chunks.projection).to(states.dtype))
+            if weight_gradient is not None and weight_gradient.dtype == ctx.dtype:
+                weight_gradient.addmm_(delta.t(), inputs)
+            elif weight_gradient is not None:
+                weight_gradient += delta.t() @ inputs
+        return (
+            (torch.cat(state_gradients) if state_gradients else torch.zeros_like(states)) if needs_states else None,
+            weight_gradient.to(weight.dtype) if weight_gradient is not None else None,
+            bias_gradient.to(bias.dtype) if bias_gradient is not None else None,
+            None,
+            None,
+            None,
+        )
+
+
+class _Chunks:
+    """Logits of chunks of rows, one after the other in the same memory: new memory would double the time."""
+
+    def __init__(
+        self, states: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, rows: int, soft_cap: float | None
+    ) -> None:
+        self.states, self.bias, self.soft_cap, self.rows = states, bias, soft_cap, rows
+        self.projection = weight.to(dtype)
+        self.products = states.new_empty(min(rows, len(states)), len(weight), dtype=dtype)
+        self.buffer = torch.empty_like(self.products, dtype=full_precision(self.products[:0]).dtype)
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        for start in range(0, len(self.states), self.rows):
+            part = slice(start, start + self.rows)
+            inputs = self.states[part].to(self.projection.dtype)
+            yield part, inputs, self._logits(inputs)
+
+    def buffer_like(self, logits: Tensor) -> Tensor:
+        """Return free memory of the shape of these logits."""
+        return self.buffer[: len(logits)]
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        logits = full_precision(torch.mm(inputs, self.projection.t(), out=self.products[: len(inputs)]))
+        if self.bias is not None:
+            logits += self.bias
+        return logits if self.soft_cap is None else logits.div_(self.soft_cap).tanh_().mul_(self.soft_cap)

@@ -1,4 +1,4 @@
-"""State of a model and of the random numbers that a forward beside training must not change."""
+"""State of a model and of the random numbers that a forward outside training must not change."""
 
 from __future__ import annotations
 
@@ -20,16 +20,7 @@ def fork_rng(device: torch.device) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put a model into evaluation mode; on exit, the mode of each module and the random state are as before.
-
-    Example:
-        >>> model = nn.Dropout(0.5)
-        >>> with evaluation_mode(model, torch.device("cpu")):
-        ...     print(model.training)
-        False
-        >>> model.training
-        True
-    """
+    """Put a model into evaluation mode; on exit, the mode of each module and the random state are as before."""
     # Sets the flags directly, since `train()` and `eval()` of a module may have side effects.
     training = [module for module in model.modules() if module.training]
     with fork_rng(device):
@@ -44,7 +35,7 @@ def evaluation_mode(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def single_precision(model: Any, device: torch.device) -> Iterator[None]:
-    """Run a model in float32 (float64 stays) whatever it trains in: without autocast and TF32.
+    """Run a model in float32 (float64 stays), without autocast and TF32.
 
     Weights in half precision are converted one module at a time, so that the memory of one is enough.
     """

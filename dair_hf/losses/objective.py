@@ -34,10 +34,8 @@ METHOD_WEIGHTS = {
     "trades": (1.0, 0.0, True),
     "mart": (0.0, 1.0, True),
 }
-METHODS = tuple(METHOD_WEIGHTS)
 REGULARIZED = tuple(name for name, (*_, regularized) in METHOD_WEIGHTS.items() if regularized)
 TOKEN_METHODS = ("erm", "da", "dair")  # methods that normalization="token" is defined for
-NORMALIZATIONS = ("pair", "token")
 LOSS_EPSILON = 1e-7
 
 
@@ -63,17 +61,11 @@ class PairTerms(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Denominators of one optimizer step, over all micro-batches of the accumulation window and all ranks.
+    """Denominators of one optimizer step, over all micro-batches of the accumulation window and all ranks."""
 
-    Attributes:
-        rows: Number of rows, with and without a partner.
-        pairs: Number of rows with at least one partner.
-        tokens: Number of targets in all trained views: tokens of sequences, one for a class or a number.
-    """
-
-    rows: Tensor
-    pairs: Tensor
-    tokens: Tensor
+    rows: Tensor  # with and without a partner
+    pairs: Tensor  # rows with at least one partner
+    tokens: Tensor  # targets in all trained views: tokens of sequences, one for a class or a number
 
 
 def squared_root_consistency(original: Tensor, augmented: Tensor, epsilon: float = LOSS_EPSILON) -> Tensor:
@@ -99,46 +91,32 @@ def absolute_consistency(original: Tensor, augmented: Tensor) -> Tensor:
     return (original - augmented).abs()
 
 
-def squared_root_slopes(original: Tensor, augmented: Tensor, epsilon: float = LOSS_EPSILON) -> tuple[Tensor, Tensor]:
+def _squared_root_slopes(original: Tensor, augmented: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Return `dR_sq/dl = 1 - sqrt(l~ / l)` and `dR_sq/dl~ = 1 - sqrt(l / l~)`, with epsilon inside the roots."""
     ratio = torch.sqrt((augmented + epsilon) / (original + epsilon))
     return 1 - ratio, 1 - 1 / ratio
 
 
-def absolute_slopes(original: Tensor, augmented: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `dR_l1/dl = sign(l - l~)` and `dR_l1/dl~ = -sign(l - l~)`."""
-    sign = torch.sign(original - augmented)
-    return sign, -sign
-
-
 class LossRegularizer(NamedTuple):
-    """R as a function of both losses.
+    """R as a function of both losses."""
 
-    Attributes:
-        value: `(l, l~, epsilon) -> R`, each `[B]`.
-        slopes: `(l, l~, epsilon) -> (dR/dl, dR/dl~)`, each `[B]`. Only for logging: training differentiates
-            `value`.
-        text: Description for `--help`.
-        takes_root: Whether R takes roots of the losses, so that losses below `-epsilon` are refused.
-    """
-
-    value: Callable[[Tensor, Tensor, float], Tensor]
-    slopes: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
-    text: str
-    takes_root: bool = False
+    value: Callable[[Tensor, Tensor, float], Tensor]  # (l, l~, epsilon) -> R, each [B]
+    slopes: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]  # -> (dR/dl, dR/dl~), for logging only
+    text: str  # for `--help`
+    takes_root: bool = False  # losses below -epsilon are then refused
 
 
 # Value of `regularizer` -> R.
 LOSS_REGULARIZERS = {
     "sq": LossRegularizer(
         squared_root_consistency,
-        squared_root_slopes,
+        _squared_root_slopes,
         "squared difference of the roots of the losses, as in the paper",
         takes_root=True,
     ),
     "l1": LossRegularizer(
         lambda original, augmented, epsilon: absolute_consistency(original, augmented),
-        lambda original, augmented, epsilon: absolute_slopes(original, augmented),
+        lambda original, augmented, epsilon: (sign := torch.sign(original - augmented), -sign),
         "absolute difference of the losses",
     ),
 }
@@ -158,9 +136,6 @@ def gradient_weights(
     meet the harder one. For R_sq `c = w + lambda (1 - sqrt(l~ / l))`.
     """
     if isinstance(regularizer, str):
-        if regularizer not in LOSS_REGULARIZERS:
-            names = ", ".join(LOSS_REGULARIZERS)
-            raise ValueError(f"regularizer={regularizer!r} is not a function of the two losses; use one of {names}")
         regularizer = LOSS_REGULARIZERS[regularizer]
     slope, augmented_slope = regularizer.slopes(original, augmented, epsilon)
     weight, augmented_weight = view_weights
@@ -168,15 +143,10 @@ def gradient_weights(
 
 
 class PairSlopes(NamedTuple):
-    """Slopes of R, the mean over the partners of a row, by the losses of its views.
+    """Slopes of R, the mean over the partners of a row, by the losses of its views; 0 for absent partners."""
 
-    Attributes:
-        original: `mean_p dR(l, l~_p)/dl`, `[B]`; 0 for a row without a partner.
-        partners: `dR(l, l~_p)/dl~_p` of every partner, not divided by their number, `[B, V - 1]`; 0 if it is absent.
-    """
-
-    original: Tensor
-    partners: Tensor
+    original: Tensor  # mean_p dR(l, l~_p)/dl, [B]
+    partners: Tensor  # dR(l, l~_p)/dl~_p of every partner, not divided by their number, [B, V - 1]
 
 
 def pair_slopes(
@@ -209,7 +179,7 @@ def pair_objective(
 
     Args:
         terms: Unreduced terms, each `[B]`.
-        method: One of `METHODS`.
+        method: Key of `METHOD_WEIGHTS`.
         dair_lambda: Weight of the consistency in pair units, for methods that use it.
         view_weights: Weights w, w~ of the losses of a pair; None: those of the method, 1/2 and 1/2 for DAIR. A row
             without a partner has weight 1.
@@ -217,17 +187,12 @@ def pair_objective(
     Returns:
         `[B]`, nats per row.
 
-    Raises:
-        ValueError: Unknown method.
-
     Example:
         >>> ones = torch.ones(2)
         >>> terms = PairTerms(4 * ones, ones, ones, torch.tensor([True, False]))
         >>> pair_objective(terms, "dair", dair_lambda=2.0)
         tensor([4.5000, 4.0000])
     """
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} is unknown; use one of {METHODS}")
     if method == "erm":
         return terms.original
     weight, augmented_weight, regularized = METHOD_WEIGHTS[method]
@@ -262,7 +227,7 @@ def normalized_objective(
     Args:
         terms: Unreduced terms of the micro-batch, each `[B]`.
         counts: Denominators of the whole optimizer step, as tensors or numbers.
-        method: One of `METHODS`; with "token" one of `TOKEN_METHODS`.
+        method: Key of `METHOD_WEIGHTS`; with "token" one of `TOKEN_METHODS`.
         dair_lambda: Weight of the consistency, in the units of the normalization.
         normalization: "pair" or "token".
         view_weights: As in `pair_objective`.
@@ -271,7 +236,7 @@ def normalized_objective(
         A scalar tensor.
 
     Raises:
-        ValueError: Unknown method or normalization.
+        ValueError: Unknown normalization, or a method that it is not defined for.
 
     Example:
         >>> terms = PairTerms(torch.tensor([4.0]), torch.tensor([1.0]), torch.tensor([1.0]), torch.tensor([True]))
@@ -280,16 +245,14 @@ def normalized_objective(
     """
     if normalization == "pair":
         return pair_objective(terms, method, dair_lambda, view_weights).sum() / counts.rows
-    if normalization != "token":
-        raise ValueError(f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}")
-    if method not in TOKEN_METHODS:
-        raise ValueError(f"method={method!r} is not defined for normalization='token'; use one of {TOKEN_METHODS}")
-    # Of several partners the sum, not their mean.
-    if method == "erm" or view_weights is None:
+    if normalization != "token" or method not in TOKEN_METHODS:  # it would be trained as another objective
+        raise ValueError(f"{normalization=}, {method=}: expected pair, or token with one of {TOKEN_METHODS}")
+    if method == "erm":
         losses = terms.original.sum()
-        if method != "erm":
-            further = terms.augmented * (terms.partners.long() - 1).clamp(min=0)
-            losses = losses + terms.augmented.sum() + further.sum()
+    elif view_weights is None:
+        # The losses of several partners are summed, not averaged.
+        further = terms.augmented * (terms.partners.long() - 1).clamp(min=0)
+        losses = terms.original.sum() + terms.augmented.sum() + further.sum()
     else:
         weighted = 2 * view_weights[0] * terms.original + 2 * view_weights[1] * (terms.augmented * terms.partners)
         losses = torch.where(terms.has_partner, weighted, terms.original).sum()

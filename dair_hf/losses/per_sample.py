@@ -1,7 +1,7 @@
 """Per-row losses: `(model outputs, labels) -> [rows]`, float32 at least, summed over the targets of a row.
 
 A sample loss is any callable with this signature. Two attributes tell which labels are targets: `shifts_labels = True`
-if position t predicts label t + 1, so that the first label of a row is no target; `soft_labels = True` if labels are
+if position t predicts label t + 1, so that the first label of a row is not a target; `soft_labels = True` if labels are
 scores of all classes, so that a row of zeros has no target.
 """
 
@@ -90,11 +90,6 @@ def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
 
     Returns:
         `[N]`, nats.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> cross_entropy(SimpleNamespace(logits=torch.zeros(1, 10)), torch.tensor([7]))
-        tensor([2.3026])
     """
     return functional.cross_entropy(full_precision(outputs.logits), labels, reduction="none", ignore_index=IGNORE_INDEX)
 
@@ -113,11 +108,6 @@ def multi_label(outputs: Any, labels: Tensor) -> Tensor:
 
     Returns:
         `[N]`, nats per class; NaN, which stops training, for a label outside [0, 1].
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> multi_label(SimpleNamespace(logits=torch.zeros(1, 3)), torch.tensor([[1.0, 0.0, 1.0]]))
-        tensor([0.6931])
     """
     return _binary_nll(full_precision(outputs.logits), labels).mean(-1)
 

@@ -128,12 +128,6 @@ def test_the_easier_view_is_unlearned_beyond_the_stated_ratio() -> None:
     assert (other > 0).all()
 
 
-def test_gradient_weights_of_a_divergence_are_refused() -> None:
-    message = r"regularizer='kl' is not a function of the two losses; use one of sq, l1"
-    with pytest.raises(ValueError, match=message):
-        gradient_weights(torch.ones(1), torch.ones(1), 1.0, "kl")
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_consistencies_are_finite_for_losses_of_half_precision_models(dtype: torch.dtype) -> None:
     losses = torch.tensor([0.0, 6e-5, 1.0, 6e4], dtype=dtype).float()
@@ -237,15 +231,11 @@ def test_no_division_by_zero_without_pairs_or_tokens() -> None:
     assert np.isfinite(gradients(value, nothing.original)).all()
 
 
-def test_errors_for_unknown_settings_name_the_choices() -> None:
+def test_a_normalization_that_is_not_defined_is_refused() -> None:
     counts = Counts(*torch.tensor([3, 2, 10]))
-    with pytest.raises(ValueError, match=r"method='irm' is unknown; use one of \('erm', 'da', 'dair', 'augmented'"):
-        pair_objective(hand_terms(), "irm")
-    for method in ("irm", "trades"):
-        with pytest.raises(ValueError, match=f"method='{method}' is not defined for normalization='token'"):
-            normalized_objective(hand_terms(), counts, method, normalization="token")
-    with pytest.raises(ValueError, match=r"normalization='mean' is unknown; use one of \('pair', 'token'\)"):
-        normalized_objective(hand_terms(), counts, normalization="mean")
+    for method, normalization in (("irm", "token"), ("trades", "token"), ("dair", "mean")):
+        with pytest.raises(ValueError, match="normalization"):
+            normalized_objective(hand_terms(), counts, method, normalization=normalization)
 
 
 # ---- the bound on R at the optimum (theory of the paper, linear example) ----

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dair_hf.losses.projection import projected_nll
+from dair_hf.losses.chunked import _projected_nll as projected_nll
 
 M, D, V = 7, 5, 11
 
