@@ -19,7 +19,7 @@ class SlotNameWarning(UserWarning):
 
 
 class BeliefTextWarning(UserWarning):
-    """Predictions that are text in another form than that of a state; the message says which, and shows the form."""
+    """Predictions whose text does not have the form of a state; the message shows both."""
 
 
 class UndefinedMetricWarning(UserWarning):
@@ -42,9 +42,6 @@ def explained(setting: str, *kinds: type[Exception]) -> Iterator[None]:
         setting: The setting, for the message.
         *kinds: Errors to convert; a lack of memory is never converted.
 
-    Raises:
-        DataError: The body raised one of the errors.
-
     Example:
         >>> with explained("heads='two'", ValueError):
         ...     int("two")
@@ -53,10 +50,8 @@ def explained(setting: str, *kinds: type[Exception]) -> Iterator[None]:
     """
     try:
         yield
-    except DataError:
-        raise
     except kinds as error:
-        if is_out_of_memory(error):
+        if isinstance(error, DataError) or is_out_of_memory(error):
             raise
         text = " ".join(str(error).split())
         raise DataError(f"{setting}: {text[:400] or type(error).__name__}") from error

@@ -15,13 +15,6 @@ def lazy_submodules(package: str, names: Mapping[str, str] = MappingProxyType({}
     Args:
         package: Name of the package.
         names: Public name -> module that defines it.
-
-    Returns:
-        Function from an attribute's name to the object or module. It raises AttributeError if the package has neither.
-
-    Example:
-        >>> lazy_submodules("dair_hf.evaluation")("statistics").mcnemar([1, 0], [1, 1])["only_b"]
-        1
     """
 
     def get_attribute(name: str) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
@@ -23,6 +22,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from dair_hf.errors import DataError, explained
+from dair_hf.settings import Count, Range, Settings
 
 # Generation settings that checkpoints set for their own task. BART's are meant for summaries: four beams and no
 # repeated trigrams, but belief states repeat a lot.
@@ -33,11 +33,8 @@ DECODING = (
 
 
 @dataclass
-class ModelConfig:
-    """Language model to train.
-
-    Raises:
-        DataError: Both `model_name_or_path` and `model_settings` are given, or a value is out of range.
+class ModelConfig(Settings):
+    """Language model to train, either pretrained (`model_name_or_path`) or from scratch (`model_settings`).
 
     Example:
         >>> ModelConfig(model_settings={"model_type": "t5", "d_model": 64}).model_name_or_path is None
@@ -65,11 +62,13 @@ class ModelConfig:
         default=None,
         metadata={
             "help": "Attention of the model, as in `from_pretrained`: sdpa, eager, flash_attention_2 or "
-            "flex_attention (the fastest for prefix trees on a GPU). Default: that of transformers."
+            "flex_attention (the fastest for prefix trees on a GPU). Default: the default of transformers."
         },
     )
-    lora_rank: int = field(default=0, metadata={"help": "Rank of LoRA adapters, >= 0; 0 trains all parameters."})
-    lora_alpha: int = field(
+    lora_rank: Annotated[int, Range(low=0)] = field(
+        default=0, metadata={"help": "Rank of LoRA adapters, >= 0; 0 trains all parameters."}
+    )
+    lora_alpha: Count = field(
         default=16, metadata={"help": "Scale of the LoRA update, > 0 (update = alpha / rank * BA)."}
     )
     lora_targets: str = field(
@@ -80,11 +79,10 @@ class ModelConfig:
         metadata={"help": "Run code from the model's repository on the Hub. Enable only after reading that code."},
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse two models."""
         if self.model_name_or_path and self.model_settings:
-            raise DataError("model_name_or_path and model_settings are both given; keep one of them")
-        if self.lora_rank < 0 or self.lora_alpha <= 0:
-            raise DataError(f"lora_rank={self.lora_rank} must be >= 0 and lora_alpha={self.lora_alpha} > 0")
+            raise DataError("model_name_or_path and model_settings: expected one of them, got both")
 
 
 def load_pretrained(
@@ -109,14 +107,8 @@ def load_pretrained(
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a pretrained model; its end token pads if it has no padding token.
-
-    Raises:
-        DataError: The tokenizer is not found, or the model is trained from scratch and has none.
-    """
-    if config.model_name_or_path is None:
-        raise DataError("model_name_or_path is not set; a model from scratch needs a tokenizer built from its texts")
-    name = config.model_name_or_path
+    """Load the tokenizer of a pretrained model; its end token pads if it has no padding token."""
+    name = str(config.model_name_or_path)
     setting = f"model_name_or_path={name!r}: its tokenizer"
     tokenizer = load_pretrained(AutoTokenizer, name, setting, config.trust_remote_code)
     if tokenizer.pad_token is None:
@@ -143,27 +135,15 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
     """
     torch.manual_seed(seed)
     if config.model_name_or_path is not None:
-        name, setting = config.model_name_or_path, f"model_name_or_path={config.model_name_or_path!r}"
-        settings = load_pretrained(AutoConfig, name, setting, config.trust_remote_code)
-        model, report = load_pretrained(
-            _class_for(settings),
-            name,
-            setting,
-            config.trust_remote_code,
-            use_safetensors=True,
-            attn_implementation=config.attn_implementation,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, by name
-        )
+        setting = f"model_name_or_path={config.model_name_or_path!r}"
+        settings = load_pretrained(AutoConfig, config.model_name_or_path, setting, config.trust_remote_code)
+        model, report = _load(_class_for(settings), config, setting)
         require_all_weights(model, report, setting)
         for parameter in DECODING:
             setattr(model.generation_config, parameter, None)
     else:
         settings = _settings_of(config.model_settings, tokenizer)
-        with explained(f"model_settings of {settings.model_type!r}", Exception):
-            model = _class_for(settings).from_config(
-                settings, attn_implementation=config.attn_implementation, trust_remote_code=False
-            )
+        model = _build(_class_for(settings), config, settings)
         if config.neighbour_attention:
             start_at_neighbours(model, config.neighbour_attention)
     if config.lora_rank:
@@ -177,38 +157,22 @@ def load_text_classifier(
 ) -> Any:
     """Load a pretrained text classifier with a new output layer, or initialize one from scratch.
 
-    The output layer is new even if the checkpoint has as many classes, whose order may be another. With LoRA the whole
-    head is trained beside the adapters.
+    The output layer is new even if the checkpoint has as many classes, which may be in another order. With LoRA the
+    whole head is trained together with the adapters.
     """
     torch.manual_seed(seed)
     classes = {"id2label": dict(enumerate(labels)), "label2id": {label: row for row, label in enumerate(labels)}}
-    name = config.model_name_or_path
-    if name is None:
+    if config.model_name_or_path is None:
         settings = _settings_of(config.model_settings, tokenizer, **classes)
-        with explained(f"model_settings of {settings.model_type!r}", Exception):
-            model = AutoModelForSequenceClassification.from_config(
-                settings, attn_implementation=config.attn_implementation, trust_remote_code=False
-            )
-        head = []
+        model, head = _build(AutoModelForSequenceClassification, config, settings), []
     else:
-        setting = f"model_name_or_path={name!r}"
-        model, report = load_pretrained(
-            AutoModelForSequenceClassification,
-            name,
-            setting,
-            config.trust_remote_code,
-            use_safetensors=True,
-            attn_implementation=config.attn_implementation,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **classes,
-        )
+        setting = f"model_name_or_path={config.model_name_or_path!r}"
+        model, report = _load(AutoModelForSequenceClassification, config, setting, **classes)
         outputs = output_layers(model, len(labels), setting)
+        head = list(outputs)
         if hasattr(model, model.base_model_prefix or " "):
             parts = [part for part, module in model.named_children() if any(True for _ in module.parameters())]
             head = [part for part in parts if part != model.base_model_prefix]
-        else:
-            head = list(outputs)
         require_all_weights(model, report, setting, head)
         renew_layers(model, outputs)
         if model.config.pad_token_id is None:
@@ -216,25 +180,38 @@ def load_text_classifier(
     return add_adapters(model, config, TaskType.SEQ_CLS, head) if config.lora_rank else model
 
 
+def _load(kind: Any, config: ModelConfig, setting: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Load a pretrained model, and the report on its weights (`require_all_weights`)."""
+    model, report = load_pretrained(
+        kind,
+        str(config.model_name_or_path),
+        setting,
+        config.trust_remote_code,
+        use_safetensors=True,
+        attn_implementation=config.attn_implementation,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # refused by `require_all_weights`
+        **options,
+    )
+    return model, report
+
+
+def _build(kind: Any, config: ModelConfig, settings: Any) -> Any:
+    """Initialize a model from scratch."""
+    with explained(f"model_settings of {settings.model_type!r}", Exception):
+        return kind.from_config(settings, attn_implementation=config.attn_implementation, trust_remote_code=False)
+
+
 def output_layers(model: PreTrainedModel, num_labels: int, setting: str) -> dict[str, nn.Linear]:
-    """Return name -> linear layer with one output per class, outside the base model.
-
-    Args:
-        model: A pretrained classifier.
-        num_labels: Number of classes.
-        setting: Setting that names the model, for the message.
-
-    Raises:
-        DataError: There is no such layer.
-    """
+    """Return name -> linear layer with one output per class, outside the base model of a classifier."""
     base = f"{model.base_model_prefix}."
     layers = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module.out_features == num_labels and not name.startswith(base)
     }
-    if not layers:
-        raise DataError(f"{setting}: {type(model).__name__} has no linear output layer to replace; give another model")
+    if not layers:  # the old head would stay
+        raise DataError(f"{setting}: expected a linear output layer of {num_labels} classes in {type(model).__name__}")
     # DeiT has two output layers; a model without a base model may have hidden layers of that size.
     return layers if hasattr(model, model.base_model_prefix or " ") else dict(list(layers.items())[-1:])
 
@@ -250,59 +227,47 @@ def renew_layers(model: PreTrainedModel, layers: Mapping[str, nn.Linear]) -> Non
 def add_adapters(
     model: PreTrainedModel, config: ModelConfig, task: TaskType | None, new_modules: Sequence[str] = ()
 ) -> Any:
-    """Add LoRA adapters to a model."""
-    wanted = config.lora_targets
-    targets = [name.strip() for name in wanted.split(",")]
-    modules = {
-        f".{name}": module for name, module in model.named_modules() if not set(name.split(".")) & set(new_modules)
-    }
-    linear = {name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear | Conv1D)}
-    remedy = (
-        f"give --lora_targets all-linear or names of linear modules of {type(model).__name__}: "
-        f"{', '.join(sorted(linear)) or 'it has none'}"
-    )
-    absent = [target for target in targets if not any(name.endswith(f".{target}") for name in modules)]
-    if absent and wanted != "all-linear":
-        raise DataError(f"lora_targets={wanted!r}: there is no module {', '.join(map(repr, absent))}; {remedy}")
+    """Add LoRA adapters to a model; its new modules are trained as a whole."""
+    targets: str | list[str] = [name.strip() for name in config.lora_targets.split(",")]
+    if config.lora_targets == "all-linear":
+        targets = "all-linear"
+    else:
+        names = [f".{name}" for name, _ in model.named_modules() if not set(name.split(".")) & set(new_modules)]
+        # peft leaves out a target that it does not find if it finds another one.
+        if absent := [target for target in targets if not any(name.endswith(f".{target}") for name in names)]:
+            found = f"no {', '.join(absent)} in {type(model).__name__}"
+            raise DataError(f"lora_targets={config.lora_targets!r}: expected names of modules, got {found}")
     adapters = LoraConfig(
         task_type=task,
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
-        target_modules=wanted if wanted == "all-linear" else targets,
+        target_modules=targets,
         exclude_modules=rf"(.*\.)?({'|'.join(new_modules)})(\..*)?" if new_modules else None,
         modules_to_save=list(new_modules) or None,
         # GPT-2 stores transposed weights.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
-    try:
+    with explained(f"lora_targets={config.lora_targets!r}", ValueError):
         return get_peft_model(model, adapters)
-    except ValueError as error:
-        raise DataError(f"lora_targets={wanted!r}: {' '.join(str(error).split())[:400]}; {remedy}") from error
 
 
 def require_all_weights(
     model: PreTrainedModel, report: Mapping[str, Any], setting: str, new_modules: Collection[str] = ()
 ) -> None:
-    """Refuse a model if its checkpoint lacks weights; transformers would initialize them at random and only warn.
+    """Refuse a model whose checkpoint lacks weights; transformers would initialize them at random and only warn.
 
     Args:
         model: Model from `from_pretrained(..., output_loading_info=True)`.
         report: Second result of that call.
         setting: Setting that names the model, for the message.
         new_modules: Modules whose weights need not be in the checkpoint.
-
-    Raises:
-        DataError: A parameter is missing or has another shape.
     """
     absent = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     prefixes = tuple(f"{name}." for name in new_modules)
     names = [name for name, _ in model.named_parameters() if name in absent and not name.startswith(prefixes)]
     if names:
-        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise DataError(
-            f"{setting}: {len(names)} weights of {type(model).__name__} are missing in its file or have another shape "
-            f"({shown}); give a checkpoint of that model"
-        )
+        shown = ", ".join(names[:3])
+        raise DataError(f"{setting}: expected all weights of {type(model).__name__}, {len(names)} are missing: {shown}")
 
 
 def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
@@ -314,25 +279,18 @@ def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
     token and head 1 the next one. In the decoder, head 0 prefers the previous token and head 1 the one before it. The
     biases are trained like all other weights.
     """
-    if not math.isfinite(strength):
-        raise DataError(f"strength={strength} must be a finite number")
     changed = 0
     for name, module in model.named_modules():
         if not name.endswith("relative_attention_bias") or not isinstance(module, nn.Embedding):
             continue
-        buckets, heads = module.weight.shape
-        if heads < 2:
-            raise DataError(f"{name}: one head cannot attend in both directions; use a model with at least two heads")
         # In T5, bucket k is offset -k for small k; the encoder's upper half contains the positive offsets.
-        second = 2 if ".decoder." in f".{name}" else buckets // 2 + 1
+        second = 2 if ".decoder." in f".{name}" else len(module.weight) // 2 + 1
         with torch.no_grad():
             module.weight[1, 0] += strength
             module.weight[second, 1] += strength
         changed += 1
     if not changed:
-        raise DataError(
-            f"{type(model).__name__} has no relative attention biases; use a T5 model, or set neighbour_attention to 0"
-        )
+        raise DataError(f"neighbour_attention: expected relative attention biases as in T5, got {type(model).__name__}")
     return changed
 
 
@@ -341,12 +299,8 @@ def _class_for(settings: Any) -> Any:
 
 
 def _settings_of(settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizerBase, **fields: Any) -> Any:
-    """Return the configuration of a model from scratch; `fields` and those of the tokenizer are its defaults."""
-    if not settings or "model_type" not in settings:
-        raise DataError(
-            "the model is unknown: set model_name_or_path, or model_settings with a model_type (t5, bart, gpt2, ...)"
-        )
-    kind = settings["model_type"]
+    """Return the configuration of a model from scratch; `fields` and the tokenizer give its defaults."""
+    kind = (settings or {}).get("model_type")
     with explained(f"model_settings: model_type={kind!r}", Exception):
         default_config = AutoConfig.for_model(kind)
     defaults = {
@@ -358,9 +312,7 @@ def _settings_of(settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizer
         **fields,
     }
     # Configurations accept any name, so a misspelled one would silently have no effect.
-    if unknown := [name for name in settings if name not in defaults and not hasattr(default_config, name)]:
-        raise DataError(
-            f"model_settings: {type(default_config).__name__} has no field {', '.join(unknown)}; check its spelling"
-        )
+    if unknown := [name for name in settings or () if name not in defaults and not hasattr(default_config, name)]:
+        raise DataError(f"model_settings: expected fields of {type(default_config).__name__}, got {', '.join(unknown)}")
     with explained(f"model_settings of {kind!r}", Exception):  # of any type, for values that do not fit together
-        return AutoConfig.for_model(**{**defaults, **settings})
+        return AutoConfig.for_model(**{**defaults, **(settings or {})})

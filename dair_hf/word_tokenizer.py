@@ -30,13 +30,8 @@ def _splitter() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
 
 
-def count_words(texts: Iterable[str]) -> Counter[str]:
-    """Count the words of texts, as the tokenizer splits them.
-
-    Example:
-        >>> sorted(count_words(["What's the man's name?", "What is it?"]).items())
-        [("'s", 2), ('is', 1), ('it', 1), ('man', 1), ('name', 1), ('the', 1), ('what', 2)]
-    """
+def _count_words(texts: Iterable[str]) -> Counter[str]:
+    """Count the words of texts, as the tokenizer splits them."""
     normalizer, splitter = _normalizer(), _splitter()
     words: Counter[str] = Counter()
     for text in texts:
@@ -65,7 +60,7 @@ def build_word_tokenizer(
         Fast tokenizer, which `save_pretrained` saves and `AutoTokenizer` loads.
 
     Raises:
-        DataError: A setting is not positive, or no word is frequent enough.
+        DataError: No word is frequent enough.
 
     Example:
         >>> tokenizer = build_word_tokenizer(["What is it?", "What's the time?", "Is it the time?"])
@@ -76,15 +71,10 @@ def build_word_tokenizer(
         >>> build_word_tokenizer(["is it"], min_count=1, delimiters=True)("is", "it").input_ids
         [2, 4, 3, 5, 3]
     """
-    if min_count < 1 or model_max_length < 1:
-        raise DataError(f"min_count={min_count} and model_max_length={model_max_length} must be at least 1")
-    counts = count_words(texts)
+    counts = _count_words(texts)
     words = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
     if not words:
-        raise DataError(
-            f"texts: none of {len(counts)} words occurs at least {min_count} times; give the training texts, or lower "
-            "min_count"
-        )
+        raise DataError(f"texts: expected words that occur {min_count} times, got {len(counts)} rarer words")
     special = (PAD, UNKNOWN, START, END) if delimiters else (PAD, UNKNOWN)
     vocabulary = {word: number for number, word in enumerate((*special, *words))}
     tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
