@@ -142,7 +142,7 @@ def test_token_batches_of_redrawn_partners_keep_the_limit_in_every_epoch(tmp_pat
     steps = made.state.global_step // 3
     rows = [log["rows"] for log in made.state.log_history if "rows" in log]
     assert [sum(rows[epoch * steps : (epoch + 1) * steps]) for epoch in range(3)] == [20] * 3
-    with pytest.raises(DataError, match="max_tokens_per_batch=40 is below the 44 tokens of row .* alone in epoch 7"):
+    with pytest.raises(DataError, match="max_tokens_per_batch=40.* in epoch 7"):
         tiny.trainer(tmp_path, "gpt2", EpochPairs(drawn), **{**settings, "num_train_epochs": 8}).train()
 
 
