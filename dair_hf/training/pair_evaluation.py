@@ -355,7 +355,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         evaluator = self._default_evaluator() if evaluator is None else evaluator
         if evaluator is None:
             raise DataError("evaluate_pairs: expected an evaluator, here or in DAIRTrainer")
-        self._require_generation_arguments(gen_kwargs)
+        self._require_generation_arguments(gen_kwargs, self.generates)
         if self.generates:
             data = self._text_rows.for_answers(data, "dataset")
         self._require_columns(data, "dataset")
@@ -419,16 +419,16 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         data = self._held(self.tokenize(data))
         options = ReportOptions(title, groups, texts, worst)
         evaluator = None if evaluator is None else as_evaluator(evaluator)
-        self._require_generation_arguments(gen_kwargs)
+        self._require_generation_arguments(gen_kwargs, self.generates and evaluator is not None)
         on_first_rank(lambda: require_report_folder(folder))
         report = build_report(self, data, evaluator, options, **gen_kwargs)
         on_first_rank(lambda: write_report(report, folder))
         return report
 
-    def _require_generation_arguments(self, gen_kwargs: Mapping[str, Any]) -> None:
-        """Refuse arguments of `generate` for a model that never generates, which would ignore them."""
-        if gen_kwargs and not self.generates:
-            raise DataError(f"{', '.join(gen_kwargs)}: expected none, since the model does not generate")
+    def _require_generation_arguments(self, gen_kwargs: Mapping[str, Any], generates: bool) -> None:
+        """Refuse arguments of `generate` where no answer is generated, since they would be ignored."""
+        if gen_kwargs and not generates:
+            raise DataError(f"{', '.join(gen_kwargs)}: expected no such arguments, since no answer is generated")
 
     def _predictor(self) -> PairPredictor:
         from dair_hf.evaluation.prediction import PairPredictor, chosen_class

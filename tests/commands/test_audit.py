@@ -93,7 +93,7 @@ def test_chats_without_an_answer_are_refused(tmp_path: Path, capsys: pytest.Capt
         ({**prompts, "augmented_completion": other}, "asistant"),
         ({**prompts, "prompt": user + answer}, "'completion'"),
         ({"messages": chat("assistant"), "augmented_messages": chat("assistant"), "tools": "a tool"}, "'tools'"),
-        ({**prompts, "augmented_tools": "5"}, "'augmented_tools'"),
+        ({**prompts, "tools": "[]", "augmented_tools": "5"}, "'augmented_tools'"),
         ({"messages": chat("assistant"), "augmented_messages": None}, None),
         ({**prompts, "tools": [{"name": "add"}]}, None),
         ({**texts, "tools": "hammer"}, None),  # only a template of chats lists tools

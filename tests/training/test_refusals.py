@@ -239,7 +239,6 @@ def test_evaluations_that_would_be_wrong_are_refused_before_generation(
         ({}, "evaluator"),
         ({"evaluator": PairEvaluator(same, clusters="nope")}, "clusters='nope'"),
         ({"evaluator": PairEvaluator(same, references="state")}, "state"),
-        ({"evaluator": same, "subsets": [[True, False]]}, "subsets"),
         ({"evaluator": same, "subsets": {"reverse": [True] * 4}}, "subsets"),
         ({"evaluator": same, "subsets": {"long": [True] * 3}}, "subsets"),
         ({"evaluator": same, "subsets": {"long": [0.5] * 4}}, "subsets"),
