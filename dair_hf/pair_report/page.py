@@ -257,7 +257,7 @@ def _scatter_of_losses(report: PairReport) -> _Chart:
     count = len(frame)
     shown = min(len(report.worst), count)
     others = frame.iloc[shown:]
-    others = others.sample(min(len(others), MAX_POINTS - shown), random_state=0).sort_index()
+    others = others.sample(min(len(others), max(0, MAX_POINTS - shown)), random_state=0).sort_index()
     drawn = pd.concat([others, frame.iloc[:shown]])
     points = pd.DataFrame(
         {

@@ -53,17 +53,6 @@ def evaluated(
     return evaluator.evaluate_views(index, [], references or [None] * len(index), **settings).metrics
 
 
-def test_evaluation_by_hand() -> None:
-    # Originals correct, wrong, correct; partners of rows 0 and 2: wrong, correct.
-    found = evaluated([True, False, True, False, True], accuracy_name="joint_goal_accuracy", intervals=False)
-    assert found["original_joint_goal_accuracy"] == pytest.approx(2 / 3)
-    assert found["augmented_joint_goal_accuracy"] == pytest.approx(1 / 3)
-    assert found["original_joint_goal_accuracy_pairs"] == 1.0
-    assert found["augmented_joint_goal_accuracy_pairs"] == 0.5
-    assert (found["cm_numerator"], found["cm_denominator"], found["rows"], found["pairs"]) == (1, 2, 3, 2)
-    assert (found["both_correct"], found["pos_to_neg"], found["neg_to_neg"]) == (0.5, 0.5, 0.0)
-
-
 def test_lists_of_predictions_are_evaluated_like_views_of_a_data_set() -> None:
     evaluator = PairEvaluator(
         lambda predictions, references: [p == r for p, r in zip(predictions, references, strict=True)]

@@ -13,18 +13,13 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from transformers import DataCollatorForSeq2Seq, GenerationConfig
 
-from dair_hf import DataError, PairCollator
+from dair_hf import DataError
 from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.evaluation.generation import AnswerGenerator, _pad_left, _prompt_of, _strip_generated, _with_limit
 from dair_hf.evaluation.generation_settings import decoder_positions, effective_config
-from dair_hf.evaluation.prediction import PairPredictor
-from dair_hf.evaluation.views import PairViews
-from dair_hf.losses.per_sample import cross_entropy
-from dair_hf.training.forward.pair_loss import PairLoss
 from tests.fixtures import tiny
 
 CPU = torch.device("cpu")
@@ -78,16 +73,6 @@ def test_padded_generation_of_a_decoder_only_model_equals_unpadded_generation(ki
         assert found == ids[len(prompt) :]
     assert len({len(row["input_ids"]) for row in data}) > 1
     assert any(together)
-
-
-@pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_padded_generation_of_an_encoder_decoder_equals_unpadded_generation(kind: str) -> None:
-    model = tiny.model(kind).eval()
-    data = list(
-        tiny.pairs(kind, 6, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
-    )
-    predictor = generator_for(model, 5)
-    assert predictor(data) == [predictor([row])[0] for row in data]
 
 
 def test_answers_end_at_the_last_position_in_any_batch() -> None:
@@ -348,25 +333,6 @@ def test_a_collator_provides_further_inputs_of_generation() -> None:
     assert predictor([{"question": "a"}, {"question": "b"}]) == [[5, 6], [5, 6]]
     assert seen == [["a", "b"]]
     assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens"}
-
-
-def test_without_generation_the_logits_are_the_prediction(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = tiny.NormedClassifier(tiny.NormedConfig()).eval()
-    features = [{"features": [1.0, 2.0, 3.0], "labels": 0}, {"features": [0.0, 0.0, 1.0], "labels": 1}]
-    seen: list[set[str]] = []
-
-    def stack(rows: list[dict[str, object]]) -> dict[str, torch.Tensor]:
-        seen.append(set(rows[0]))
-        return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
-
-    data, args = datasets.Dataset.from_list(features), SimpleNamespace(eval_batch_size=2, disable_tqdm=True)
-    inputs = PairLoss(tiny.config(tmp_path), cross_entropy).model_inputs
-    predictor = PairPredictor(model, args, PairCollator(stack), Accelerator(cpu=True), None, False, None, inputs)
-    found = predictor.predict(PairViews(data), {})
-    expected = model(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]])).logits.detach().numpy()
-    np.testing.assert_allclose(np.stack(found), expected, rtol=1e-6)
-    assert seen == [{"features", "labels"}]
 
 
 def test_calls_that_would_mix_up_answers_are_refused() -> None:
