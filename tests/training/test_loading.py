@@ -258,11 +258,7 @@ def test_a_collator_gets_the_same_columns_in_evaluation(tmp_path: Path) -> None:
 
 
 def test_columns_that_a_collator_does_not_list_are_removed(tmp_path: Path) -> None:
-<<<<<<< ours
     with pytest.raises(DataError, match="expects a row with a partner"):
-=======
-    with pytest.raises(DataError, match="method='d"):
->>>>>>> theirs
         reading(tmp_path, told(), ReadsAll()).train()
     with pytest.raises(ValueError, match="No columns in the dataset match the model's forward method signature"):
         reading(tmp_path, told().remove_columns("row_id"), ReadsAll(), method="erm").train()

@@ -281,21 +281,8 @@ def test_the_model_gets_decoder_inputs_instead_of_labels(tmp_path: Path) -> None
     assert seen["decoder_input_ids"].tolist() == [[7, 5, 6]]
 
 
-<<<<<<< ours
 @pytest.mark.parametrize("returned", [torch.tensor(1.0), torch.ones(5, 2), 3.0])
 def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any) -> None:
-=======
-def test_a_batch_without_view_mask_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeyError, match="view_mask"):
-        PairLoss(config(tmp_path), cross_entropy).count({"x": torch.ones(1), "labels": torch.ones(1)})
-
-
-@pytest.mark.parametrize(
-    ("returned", "found"),
-    [(torch.tensor(1.0), r"shape \[\]"), (torch.ones(5, 2), r"shape \[5, 2\]"), (3.0, "float")],
-)
-def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any, found: str) -> None:
->>>>>>> theirs
     def reducing(outputs: Any, labels: torch.Tensor) -> Any:
         return returned
 
