@@ -35,25 +35,6 @@ def split_views(
 
     A partner inherits labels for which the row has no column, and masks that fit (`RowRules.inherits`). A column that
     is None in a partner whose other columns have values is refused, since the label might have been meant to change.
-
-    Args:
-        feature: One row: the model's columns, the same with the prefix `augmented_` for its first partner,
-            `augmented_2_` for its second and so on (`view_columns`), optionally `row_id`.
-        rules: Requirements of the model.
-
-    Returns:
-        `(original, partner 1, partner 2, ...)`, with at least one partner; a partner is None if all its columns are
-        None or absent.
-
-    Raises:
-        DataError: A partner has other columns than the original, or only some of them; or an id or a label is out of
-            range.
-
-    Example:
-        >>> split_views({"row_id": "a/0", "input_ids": [5], "labels": 3, "augmented_input_ids": [6]})
-        ({'input_ids': [5], 'labels': 3}, {'input_ids': [6], 'labels': 3})
-        >>> split_views({"x": 5, "augmented_x": None, "augmented_2_x": 6})
-        ({'x': 5}, None, {'x': 6})
     """
     where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
     names = columns_by_view((name for name in feature if name not in (ROW_ID, PADDING_ROW)), where)
@@ -175,12 +156,7 @@ def _lay_out(name: str, values: Tensor, view_mask: Tensor) -> Tensor:
 
 
 class ImageCollator:
-    """Collates views with an image in the column `image` or `img`; other columns are stacked.
-
-    Args:
-        processor: Image processor of the model: list of images -> `pixel_values`.
-        channels: Number of channels of the model; for 3, images of PIL are converted to RGB.
-    """
+    """Collates views with an image in the column `image` or `img`; other columns are stacked."""
 
     columns = ("image", "img")  # read in addition to the model's
 

@@ -28,14 +28,6 @@ class _Reader(NamedTuple):
 
     Its key in `READERS` is also the kind of its prepared folders (`io.prepared`), so that a command in `data_scripts/`
     saves them with `save_splits(folder, key, ...)`.
-
-    Attributes:
-        title: Its name, for tables and model cards.
-        read: `(path, split) -> (rows, report)`, from raw files.
-        rename_slots: Slot whose entities are renamed -> kind of their unseen names: "hotel", "restaurant",
-            "attraction", "place" or "food". Those of kind "place" are renamed only with `places`.
-        unseen_names: "test" and "validation" -> kind -> names that no row of the data has. None: those of SGD.
-        validation_split: Split of `evaluate_on=validation`. None: the last tenth of the training dialogues.
     """
 
     title: str

@@ -43,10 +43,6 @@ def _is_correct(predictions: Sequence[str], references: Sequence[Any], preset: s
     """Return which generated belief texts have the correct state, as in the column `state`: [N] bool.
 
     The preset of the joint goal accuracy is applied to single rows.
-
-    Example:
-        >>> _is_correct(["hotel-area = east"], [[{"slot": "hotel-area", "values": ["east"]}]])
-        array([ True])
     """
     return joint_goal_correct(map(read_belief, predictions), map(state_from_row, references), preset=preset)
 

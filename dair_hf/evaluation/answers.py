@@ -74,12 +74,7 @@ def reference_keys(name: str, references: Sequence[str]) -> list[Hashable]:
 
 
 def same_texts(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
-    r"""Return which answers are right by the rule "exact".
-
-    Example:
-        >>> same_texts([" 42 \n", "a  b", "Yes"], ["42", "a b", "yes"])
-        [True, True, False]
-    """
+    r"""Return which answers are right by the rule "exact"."""
     return matches("exact", predictions, references)
 
 

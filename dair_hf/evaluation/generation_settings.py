@@ -40,15 +40,7 @@ def end_tokens(config: GenerationConfig) -> set[int]:
 
 
 def virtual_tokens(model: Any) -> int:
-    """Return the number of positions that adapters of a model take before each row, as prefix tuning does; often 0.
-
-    Example:
-        >>> from peft import PrefixTuningConfig, get_peft_model
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1))
-        >>> virtual_tokens(get_peft_model(model, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)))
-        3
-    """
+    """Return the number of positions that adapters of a model take before each row, as prefix tuning does; often 0."""
     adapter: Any = getattr(model, "active_peft_config", None)
     return int(adapter.num_virtual_tokens) if getattr(adapter, "is_prompt_learning", False) else 0
 

@@ -270,13 +270,7 @@ class PairViews(PairIndex):
 
 
 class TensorViews(PairViews):
-    """Views of `TensorPairs`, read in batches that need no collator.
-
-    Example:
-        >>> views = TensorViews(TensorPairs({"x": torch.tensor([1, 2])}, {"x": torch.tensor([5, 6])}))
-        >>> views.features([1, 2])
-        {'x': tensor([2, 5])}
-    """
+    """Views of `TensorPairs`, read in batches that need no collator."""
 
     finds_equal_rows = False
 

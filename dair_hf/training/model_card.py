@@ -101,13 +101,7 @@ class TrainingFacts:
 
 @dataclass
 class ModelFacts:
-    """A trained model, as far as its card speaks of it.
-
-    Attributes:
-        model: The model, possibly with adapters.
-        processing_class: Tokenizer or processor that is saved with it, or None.
-        repo: Its repository on the Hub; None if it has none.
-    """
+    """A trained model, as far as its card speaks of it."""
 
     model: nn.Module
     processing_class: Any = None
@@ -268,14 +262,7 @@ def _model_section(facts: ModelFacts) -> list[str]:
 
 
 def _usage(facts: ModelFacts, folder: str) -> list[str]:
-    """Return Markdown with the code that loads a model (from `folder` if it has no repository) and runs it on a text.
-
-    Example:
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1))
-        >>> _usage(ModelFacts(model), "you/tracker")[3]
-        'model = GPT2LMHeadModel.from_pretrained("you/tracker")'
-    """
+    """Return Markdown with the code that loads a model (from `folder` if it has no repository) and runs it."""
     inner, repo = base_model_of(facts.model), facts.repo or folder
     home = _home(type(inner))
     if home is None or not isinstance(inner, PreTrainedModel):

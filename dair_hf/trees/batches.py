@@ -47,11 +47,6 @@ class _GroupBatchSampler(BatchRebalanceSampler):
     The number of batches is the same in every epoch, and the order depends on `(seed, epoch)` only, so that it is the
     same after a resume. In each step, ranks get batches of similar sizes. All ranks get equally many batches, and no
     row is left out or repeated.
-
-    Example:
-        >>> sampler = GroupBatchSampler([np.array([0, 1]), np.array([2]), np.array([3])], [2, 1, 1], budget=2)
-        >>> sorted(sorted(batch) for batch in sampler)
-        [[0, 1], [2, 3]]
     """
 
     def __init__(

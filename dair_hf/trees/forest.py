@@ -41,13 +41,7 @@ class TokenTree(NamedTuple):
 
 
 class _Targets(NamedTuple):
-    """M targets that the nodes of one sequence predict.
-
-    Attributes:
-        nodes: Node that predicts each target, `[M]`.
-        labels: Token id of each target, `[M]`.
-        views: View of each target, a number in the flattened `[B, V]`, `[M]`.
-    """
+    """M targets that the nodes of one sequence predict."""
 
     nodes: Tensor
     labels: Tensor

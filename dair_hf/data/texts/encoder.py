@@ -62,15 +62,6 @@ class TextEncoder:
     answer; a target on the right, before its end token; others on `tokenizer.truncation_side`.
 
     A note says which texts are cut, empty or white space. An empty target is learned as the end of the answer alone.
-
-    Args:
-        form: Form of the data.
-        tokenizer: Tokenizer of the model.
-        needs: Requirements of the model.
-        columns: Columns of the data.
-        answers: Whether answers are to be generated: the last turn of a chat is then its only target.
-        prompts: Whether there are inputs only, and no targets.
-        names_rows: Whether rows without a `row_id` get their number, which a shuffled batch would lose.
     """
 
     revision = 5  # part of the fingerprint by which `Dataset.map` finds earlier results

@@ -121,14 +121,7 @@ class _AuditReport:
         return table
 
     def raise_if_unsound(self, limits: Mapping[str, float] | None = None) -> None:
-        """Raise an error for pairs that fail checks.
-
-        Args:
-            limits: Check -> largest share of the dialogues, in place of its own.
-
-        Raises:
-            DataError: No row has a partner, or a check fails in a larger share.
-        """
+        """Raise an error for pairs that fail checks."""
         failing = [] if self.pairs else [f"none of {self.rows} rows has a partner"]
         for name, finding in self.findings.items():
             check = CHECKS[name]

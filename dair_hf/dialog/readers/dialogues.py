@@ -59,18 +59,7 @@ class ReadReport:
 
 
 def summary_table(reports: Mapping[str, ReadReport]) -> str:
-    """Format reports, by the headings of their columns, with the reasons for skipping and normalizing.
-
-    Example:
-        >>> print(summary_table({"dev": ReadReport(dialogues=2, turns=9)}))
-                           dev
-        dialogues            2
-        user turns           9
-        states not empty     0
-        names                0
-        names in the text    0
-        mentions             0
-    """
+    """Format reports, by the headings of their columns, with the reasons for skipping and normalizing."""
     rows: list[list[object]] = [["", *reports]]
     rows += [[label, *(getattr(report, name) for report in reports.values())] for name, label in COUNTS.items()]
     examples = [""] * len(rows)

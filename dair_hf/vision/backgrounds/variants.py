@@ -25,13 +25,7 @@ CM = ("cm", "cm_numerator", "cm_denominator", "both_correct")
 
 
 class Variant(NamedTuple):
-    """Column of a table.
-
-    Attributes:
-        title: Heading in the paper.
-        higher_is_better: Whether high accuracy is good. It is not for variants without foreground, in which only the
-            background reveals the label.
-    """
+    """Column of a table."""
 
     title: str
     higher_is_better: bool = True
