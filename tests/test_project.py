@@ -289,6 +289,23 @@ def test_a_workflow_has_least_rights_and_pinned_actions(file: str) -> None:
     assert all("timeout-minutes" in job or "uses" in job for job in workflow["jobs"].values())
 
 
+def test_one_run_of_a_release_uploads_each_artifact_once() -> None:
+    """A second upload of the same name fails."""
+    names, workflows = [], ["release.yml"]
+    for workflow in workflows:
+        jobs = yaml.safe_load((ROOT / ".github/workflows" / workflow).read_text(encoding="utf-8"))["jobs"]
+        for job in jobs.values():
+            workflows += [Path(job["uses"]).name] if job.get("uses", "").startswith("./") else []
+            names += [step["with"]["name"] for step in job.get("steps", ()) if "upload-artifact" in str(step)]
+    assert workflows == ["release.yml", "ci.yml"] and names == ["dist"]
+
+
+def test_tools_and_the_base_image_have_a_version() -> None:
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        assert not re.findall(r"uvx [\w-]+ ", path.read_text(encoding="utf-8")), path
+    assert re.search(r"^FROM python:\d+\.\d+\.\d+-slim-\w+", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+
 def test_a_release_is_published_only_after_all_tests() -> None:
     release, ci = (yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text()) for name in ("release", "ci"))
     callers = [name for name, job in release["jobs"].items() if job.get("uses") == "./.github/workflows/ci.yml"]
