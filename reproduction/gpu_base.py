@@ -89,7 +89,7 @@ def prepare_data(folder: Path, data: Path, settings: Path, call: Callable[..., A
     rows = first_dialogs(read_sgd(data / "sgd", "train")[0], dialogs)
     train = read_dialogs(folder / "multiwoz21", config.train_split)
     tokenizer = tokenizer_for([train, rows], config)
-    encoder = DialogEncoder.for_settings(model, tokenizer, config)
+    encoder = DialogEncoder.for_model(load_model(model, tokenizer), tokenizer, config)
     processes = min(os.cpu_count() or 1, len(rows) // 1000) or None  # few rows are encoded sooner than processes start
     pairs = base_pairs(rows, encoder, config, base_arguments(args, config), num_proc=processes)
     kept = [name for name in pairs.column_names if name.removeprefix("augmented_") in COLUMNS]

@@ -91,7 +91,7 @@ def test_chats_without_an_answer_are_refused(tmp_path: Path, capsys: pytest.Capt
     for row, named in (
         ({"messages": chat("assistant"), "augmented_messages": chat("asistant")}, "asistant"),
         ({**prompts, "augmented_completion": other}, "asistant"),
-        ({**prompts, "prompt": user + answer}, "'prompt'"),
+        ({**prompts, "prompt": user + answer}, "'completion'"),
         ({"messages": chat("assistant"), "augmented_messages": chat("assistant"), "tools": "a tool"}, "'tools'"),
         ({**prompts, "augmented_tools": "5"}, "'augmented_tools'"),
         ({"messages": chat("assistant"), "augmented_messages": None}, None),

@@ -379,7 +379,7 @@ ENCODED = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmen
 @pytest.mark.parametrize(
     ("model", "rows", "options", "message"),
     [
-        ("classifier", [GENERATED], [], "source and target"),
+        ("classifier", [GENERATED], [], "text and label"),
         ("base", CLASSES, [], "BertModel"),
         ("masked", CLASSES, [], "BertForMaskedLM"),
         ("bare", CLASSES, [], "bare"),
@@ -393,7 +393,7 @@ ENCODED = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmen
         ("classifier", CLASSES, ["--clusters", "nope"], "clusters='nope'"),
         ("t5", [{**GENERATED, "target": "none"}], ["--match", "last-number"], "'none'"),
         ("t5", [{**GENERATED, "target": None}], [], "row '0', column 'target'"),
-        ("gpt2", CLASSES[:1], [], "GPT2LMHeadModel needs prompt and completion"),
+        ("gpt2", CLASSES[:1], [], "GPT2LMHeadModel"),
         ("classifier", [CLASSES[0], {**CLASSES[1], "text": 5}], [], "row '1', column 'text'"),
         ("classifier", [{**CLASSES[0], "label": 0.5, "augmented_label": 1}], [], "row '0', column 'label'"),
         ("classifier", [{**CLASSES[0], "augmented_label": None}], [], "row '0', column 'augmented_label'"),
