@@ -30,6 +30,15 @@ WORDS = {
     "%": 100,
 }  # fmt: skip
 _WORD = re.compile(r"[a-z]+|%")
+_STEP = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
+_FINAL = re.compile(r"####\s*\$?\s*(-?[\d,]*\.?\d+)")
+_LITERAL = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
+_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 class SpelledNumber(NamedTuple):
@@ -93,17 +102,6 @@ def rewrite(text: str, changes: Sequence[tuple[SpelledNumber, Fraction]]) -> str
         parts += [text[at : spelled.start], str(spelled.spell(value))]
         at = spelled.end
     return "".join([*parts, text[at:]])
-
-
-_STEP = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
-_FINAL = re.compile(r"####\s*\$?\s*(-?[\d,]*\.?\d+)")
-_LITERAL = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
-_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ _CONSTANT = (
     "Several seeds without an interval: the difference is the same in every {} and seed, which leaves no variance to "
     "estimate one from."
 )
-# Metric -> heading and (numerator, denominator), of `Outcomes.sums`.
+# Metric -> heading and (numerator, denominator), of `_Outcomes.sums`.
 _METRICS: Mapping[str, tuple[str, str, str]] = {
     "original_accuracy": ("original", "original", "rows"),
     "augmented_accuracy_pairs": ("augmented", "augmented", "pairs"),

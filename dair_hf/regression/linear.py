@@ -17,6 +17,7 @@ from dair_hf.evaluation.answers import absolute_errors
 from dair_hf.settings import Positive, Range, Settings
 
 MODEL_TYPE = "dair_linear_regression"
+_LOSS_NAMES = {"l2": "squared", "huber": "huber", "term": "squared"}
 
 
 class LinearRegressionConfig(PreTrainedConfig):
@@ -60,9 +61,6 @@ AutoConfig.register(MODEL_TYPE, LinearRegressionConfig, exist_ok=True)
 AutoModel.register(LinearRegressionConfig, LinearRegression, exist_ok=True)
 
 
-SAMPLE_LOSSES = {"l2": "squared", "huber": "huber", "term": "squared"}
-
-
 @dataclass
 class RobustLossConfig(Settings):
     """Loss of a robust regression."""
@@ -86,7 +84,7 @@ class RobustLossConfig(Settings):
     @property
     def sample_loss(self) -> str:
         """Name of the per-row loss for the trainer."""
-        return SAMPLE_LOSSES[self.loss]
+        return _LOSS_NAMES[self.loss]
 
     @property
     def aggregate(self) -> Callable[[Tensor], Tensor] | None:

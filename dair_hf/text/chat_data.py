@@ -35,6 +35,9 @@ TEMPLATES = (
     ("{a} has {x} {t} and gets {y} . How many now ?", "n1 + n2", "{x} + {y} = {sum}"),
     ("{a} has {x} {t} and gives {b} {y} . How many now ?", "n1 - n2", "{x} - {y} = {difference}"),
 )
+PROBLEMS, GSM8K, FILES = "problems", "gsm8k", "files"
+FIRST_NUMBERS = range(10, 100)  # of generated problems
+ROLES = {PROMPT: "user", COMPLETION: "assistant"}
 
 
 def generate_problems(
@@ -87,11 +90,6 @@ def build_problem_tokenizer(texts: Iterable[str], model_max_length: int = 128) -
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
-
-
-PROBLEMS, GSM8K, FILES = "problems", "gsm8k", "files"
-FIRST_NUMBERS = range(10, 100)  # of generated problems
-ROLES = {PROMPT: "user", COMPLETION: "assistant"}
 
 
 class ChatData(NamedTuple):

@@ -25,6 +25,7 @@ from dair_hf.modeling import load_pretrained, output_layers, renew_layers, requi
 from dair_hf.settings import Count, Settings
 
 _DIGIT_CNN = "dair_digit_cnn"
+_PREACT_RESNET = "dair_preact_resnet"
 
 
 class DigitCNNConfig(PreTrainedConfig):
@@ -94,9 +95,6 @@ def _classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 AutoConfig.register(_DIGIT_CNN, DigitCNNConfig, exist_ok=True)
 AutoModelForImageClassification.register(DigitCNNConfig, DigitCNN, exist_ok=True)
-
-
-_PREACT_RESNET = "dair_preact_resnet"
 
 
 class PreActResNetConfig(PreTrainedConfig):

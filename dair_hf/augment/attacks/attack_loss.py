@@ -20,6 +20,8 @@ from dair_hf.losses.per_sample import SAMPLE_LOSSES, cross_entropy, full_precisi
 # An L2 norm sums many rounded entries. Shrinking the radius by this many units of precision (7.6e-6 of it in float32)
 # keeps a norm computed in the tensors' own dtype below epsilon.
 L2_MARGIN = 64
+CROSS_ENTROPY, KL = "cross_entropy", "kl"
+LogitsLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +143,6 @@ def _edge(center: Tensor, radius: Tensor) -> Tensor:
     difference = edge - center
     missing = (center - (edge - difference)) + (radius - difference)
     return torch.where(missing * radius.sign() < 0, torch.nextafter(edge, center), edge)
-
-
-CROSS_ENTROPY, KL = "cross_entropy", "kl"
-LogitsLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 @contextlib.contextmanager

@@ -63,38 +63,6 @@ VENUES = {
         "wandlebury country park|whale of a time|whipple museum of the history of science|williams art and antiques"
     ).split("|"),
 }
-
-
-@lru_cache(maxsize=1)
-def _venues() -> tuple[DialogueNames, dict[str, list[tuple[Keys, Entity, bool]]]]:
-    """Return the venues as the names of one dialogue that speaks of all of them, and their index by first word."""
-    names = DialogueNames()
-    for slot, venues in VENUES.items():
-        for venue in venues:
-            names.add(slot, venue, in_state=False)
-    return names, name_index(names)
-
-
-@lru_cache(maxsize=10_000)
-def venue_slot(slot: str, value: str) -> str:
-    """Return the name slot of a venue that a place slot holds, else the slot."""
-    venue = _venues()[0].find(slot, value) if kind_of(slot) == PLACE else None
-    return slot if venue is None else venue.slot
-
-
-def venues_in(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield slot and spelling of the venues that texts name in full."""
-    _, index = _venues()
-    for text in texts:
-        line = words(text)
-        for first, key in enumerate(line.keys):
-            for form, entity, is_shortened in index.get(key, ()):
-                last = first + len(form)
-                if not is_shortened and tuple(line.keys[first:last]) == form:
-                    yield entity.slot, text[line.starts[first] : line.ends[last - 1]]
-                    break
-
-
 FOOD = "food"
 # Food types of the ontology of DSTC2 and WOZ 2.0.
 FOODS = (
@@ -135,6 +103,36 @@ HOUSES = (
     "river bar steakhouse and grill",
 )  # fmt: skip
 MIN_LETTERS = 6  # of a word that is compared with misspellings
+
+
+@lru_cache(maxsize=1)
+def _venues() -> tuple[DialogueNames, dict[str, list[tuple[Keys, Entity, bool]]]]:
+    """Return the venues as the names of one dialogue that speaks of all of them, and their index by first word."""
+    names = DialogueNames()
+    for slot, venues in VENUES.items():
+        for venue in venues:
+            names.add(slot, venue, in_state=False)
+    return names, name_index(names)
+
+
+@lru_cache(maxsize=10_000)
+def venue_slot(slot: str, value: str) -> str:
+    """Return the name slot of a venue that a place slot holds, else the slot."""
+    venue = _venues()[0].find(slot, value) if kind_of(slot) == PLACE else None
+    return slot if venue is None else venue.slot
+
+
+def venues_in(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield slot and spelling of the venues that texts name in full."""
+    _, index = _venues()
+    for text in texts:
+        line = words(text)
+        for first, key in enumerate(line.keys):
+            for form, entity, is_shortened in index.get(key, ()):
+                last = first + len(form)
+                if not is_shortened and tuple(line.keys[first:last]) == form:
+                    yield entity.slot, text[line.starts[first] : line.ends[last - 1]]
+                    break
 
 
 class _Form(NamedTuple):

@@ -23,6 +23,9 @@ from dair_hf.metrics.state.normalizers import DONTCARE, normalize, normalize_slo
 
 _FULL_NAMES = {"arrive": "arriveby", "leave": "leaveat"}
 _MULTIWOZ_ALL_DOMAINS = {*MULTIWOZ_DOMAINS, "bus"}
+_UNREAD_SHARE = 0.9  # a larger share of unreadable predictions is refused
+_MAX_SHOWN = 5  # unknown slots that a warning lists
+_LATIN_1 = dict.fromkeys(range(128, 256))
 
 
 def domain_of(slot: str) -> str:
@@ -98,11 +101,6 @@ def reference_names(references: Iterable[Mapping[str, object]], convention: Conv
     if unknown and in_references:  # a misspelt name would leave out what it means
         raise DataError(f"domains or slots: no reference has {unknown[0]!r}, only {', '.join(sorted(in_references))}")
     return names
-
-
-_UNREAD_SHARE = 0.9  # a larger share of unreadable predictions is refused
-_MAX_SHOWN = 5  # unknown slots that a warning lists
-_LATIN_1 = dict.fromkeys(range(128, 256))
 
 
 class Comparison(NamedTuple):

@@ -26,6 +26,9 @@ from dair_hf.vision.backgrounds.variants import (
 )
 
 DARKEST = 0.7  # lower bound of the color channels of a foreground; backgrounds are darker
+JITTER = 5.0  # degrees on either side of the direction of a texture
+CYCLES = (4.0, 7.0)  # number of stripes along a side
+DARK, BRIGHT = (0.0, 0.2), (0.2, 0.6)  # channel ranges of the two colors of stripes; foregrounds are brighter
 
 
 class Foregrounds(NamedTuple):
@@ -110,11 +113,6 @@ def _by_class(images: Tensor, labels: Tensor, names: list[str], sides: tuple[flo
 
 def _sample(images: Tensor, grid: Tensor, padding_mode: str) -> Tensor:
     return functional.grid_sample(images, grid, mode="bilinear", padding_mode=padding_mode, align_corners=False)
-
-
-JITTER = 5.0  # degrees on either side of the direction of a texture
-CYCLES = (4.0, 7.0)  # number of stripes along a side
-DARK, BRIGHT = (0.0, 0.2), (0.2, 0.6)  # channel ranges of the two colors of stripes; foregrounds are brighter
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,12 @@ IMAGE = "image"
 SUFFIXES = (".jpeg", ".jpg", ".png")
 _CLASS = re.compile(r"(?P<label>\d\d)_(?P<name>.+)")
 _MIXED = re.compile(r"fg_(?P<foreground>.+?)_bg_.+")
+HELD_OUT = 10  # every tenth training image is held out for validation
+CROP, MIRRORED = "crop", "mirrored"
+# Channel statistics of ImageNet-9 in 0..1, as published with it.
+MEAN, STD = (0.4717, 0.4499, 0.3837), (0.2600, 0.2516, 0.2575)
+MAX_ASPECT = 4 / 3  # of a crop, longer over shorter side
+_DAMAGED = (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError)
 
 
 class _VariantRows(NamedTuple):
@@ -112,14 +118,6 @@ def _images(folder: Path) -> dict[str, str]:
             raise DataError(f"{folder}: expected one image of {foreground}, got {paths[foreground]} and {file.name}")
         paths[foreground] = str(file)
     return paths
-
-
-HELD_OUT = 10  # every tenth training image is held out for validation
-CROP, MIRRORED = "crop", "mirrored"
-# Channel statistics of ImageNet-9 in 0..1, as published with it.
-MEAN, STD = (0.4717, 0.4499, 0.3837), (0.2600, 0.2516, 0.2575)
-MAX_ASPECT = 4 / 3  # of a crop, longer over shorter side
-_DAMAGED = (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError)
 
 
 @dataclass

@@ -26,6 +26,8 @@ QUESTION = "question"
 INPUT_IDS = "input_ids"
 ATTENTION_MASK = "attention_mask"
 View = Mapping[str, Any]
+QUESTION_SLOT, ANSWER_SLOT = "{question}", "{answer}"
+TOKEN_TYPES = "token_type_ids"
 
 
 def encode_questions(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
@@ -126,10 +128,6 @@ def _soft_targets(views: Sequence[View], num_answers: int) -> dict[str, Tensor]:
     labels = np.zeros((len(answers), num_answers), dtype=np.float32)
     labels[rows, classes] = np.concatenate([view[ANSWER_SCORES] for view in views])
     return {LABELS: torch.from_numpy(labels)}
-
-
-QUESTION_SLOT, ANSWER_SLOT = "{question}", "{answer}"
-TOKEN_TYPES = "token_type_ids"
 
 
 class ClassifierCollator:

@@ -33,6 +33,11 @@ from dair_hf.modeling import ModelConfig, add_adapters, load_pretrained, require
 PIXELS, GRID, INPUT_IDS = "pixel_values", "image_grid_thw", "input_ids"
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+logger = logging.get_logger(__name__)
+# Sampling parameters of `generate`. transformers refuses to save a configuration that has them with `do_sample=False`.
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
+VIDEOS = "video_processor"
+LOADERS = {"image_processor": AutoImageProcessor, "tokenizer": AutoTokenizer}
 
 
 def one_row_per_image(batch: dict[str, Tensor], image_token_id: int | None = None) -> dict[str, Tensor]:
@@ -86,14 +91,6 @@ def _without_padded_tiles(module: Any, args: tuple[Any, ...], kwargs: dict[str, 
 def _pixels_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
     others = {name: value for name, value in kwargs.items() if name != PIXELS}
     return args[0] if args else kwargs[PIXELS], others
-
-
-logger = logging.get_logger(__name__)
-
-# Sampling parameters of `generate`. transformers refuses to save a configuration that has them with `do_sample=False`.
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
-VIDEOS = "video_processor"
-LOADERS = {"image_processor": AutoImageProcessor, "tokenizer": AutoTokenizer}
 
 
 def load_processor(config: ModelConfig) -> Any:

@@ -31,6 +31,12 @@ COLORS = {
 }
 MIN_SIZE = 8  # pixels at which shapes can be told apart
 MAX_IMAGES = 2000  # rows read from a data set, enough for every class
+COUNT, EXISTS, COLOR = "how many", "is there a", "what color is the"
+ANSWER_TYPES = {COUNT: "number", EXISTS: "yes/no", COLOR: "other"}
+MAX_BYSTANDERS = 2  # kinds in a scene besides the queried kind and its companion
+TEXTURE_CELLS = 4  # cells of the background texture along a side
+GRAIN = 0.03  # standard deviation of the pixel noise of the background
+BACKGROUND_STREAM = 1  # separates the random numbers of backgrounds and scenes
 
 
 @dataclass(frozen=True)
@@ -115,14 +121,6 @@ def _read_images(folder: Path, split: str, mode: str) -> tuple[NDArray[np.uint8]
         if other := {image.mode for image in images} - {mode}:  # otherwise the classes would have the wrong names
             raise DataError(f"{file}: expected images of mode {mode}, got {', '.join(sorted(other))}")
         return np.stack([np.asarray(image) for image in images]), rows["label"].to_numpy()
-
-
-COUNT, EXISTS, COLOR = "how many", "is there a", "what color is the"
-ANSWER_TYPES = {COUNT: "number", EXISTS: "yes/no", COLOR: "other"}
-MAX_BYSTANDERS = 2  # kinds in a scene besides the queried kind and its companion
-TEXTURE_CELLS = 4  # cells of the background texture along a side
-GRAIN = 0.03  # standard deviation of the pixel noise of the background
-BACKGROUND_STREAM = 1  # separates the random numbers of backgrounds and scenes
 
 
 class SceneObject(NamedTuple):
