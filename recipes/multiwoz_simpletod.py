@@ -6,7 +6,7 @@
 # ///
 """Dialog state tracking with renamed entities: SimpleTOD-style models trained with ERM, DA-ERM, KL and DAIR.
 
-Command (no data, no network; about four minutes on two cores; writes outputs/demo):
+Command (no data, no network; four to eight minutes, by the core; writes outputs/demo):
 
     accelerate launch recipes/multiwoz_simpletod.py --config recipes/configs/demo.yaml
 
