@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
-from dair_hf.data.texts.files import read_pairs
+from dair_hf.data.texts.files import read_pairs, with_row_ids
 from dair_hf.data.texts.forms import GENERATED, INPUT_IDS
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError, explained
@@ -71,7 +71,7 @@ def evaluate_model(
     is_first = int(os.environ.get("RANK", "0")) == 0
     output = atomic_folder(folder, [path], overwrite) if is_first else contextlib.nullcontext(folder)
     with _progress_bars(show_progress), output as written, tempfile.TemporaryDirectory() as scratch:
-        rows = read_pairs(path)
+        rows = with_row_ids(read_pairs(path))
         rows = rows.select(range(min(settings.limit or len(rows), len(rows))))
         clock.lap("reading")
         model, tokenizer = load_trained(name)

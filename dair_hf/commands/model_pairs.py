@@ -26,8 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABELS, ROW_ID
-from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, form_of, is_missing, name_of
-from dair_hf.data.texts.labels import label_of
+from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, form_of, is_missing, label_of, name_of
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
 from dair_hf.modeling import load_pretrained, output_layers, require_all_weights

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from dair_hf.data.collator import LABELS, LAYOUT, VIEW_MASK
-from dair_hf.errors import DataError
 from dair_hf.losses.divergence import align_targets
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -24,37 +23,24 @@ Mask = TypeVar("Mask", np.ndarray, Tensor)
 
 
 def view_mask(batch: Mapping[str, Any]) -> Tensor:
-    """Return the `view_mask` `[B, V]` of a batch.
-
-    Raises:
-        DataError: The batch was not made by a `PairCollator`.
-    """
-    mask = batch.get(VIEW_MASK)
-    if mask is None:
-        raise DataError(
-            f"the batch has no {VIEW_MASK!r}, only {sorted(batch)}; wrap the collator: PairCollator(your_collator)"
-        )
+    """Return the `view_mask` `[B, V]` of a batch of `PairCollator`."""
+    mask: Tensor = batch[VIEW_MASK]
     return mask
 
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Layout of a batch, on the host.
-
-    Attributes:
-        exists: Whether each view exists, `[B, V]` bool.
-        targets: Number of targets of every view, `[B, V]` int64; 0 for absent views.
-        aligned: Aligned targets of originals and partners, `[4, K]` int64: row, view of the partner, position in the
-            original, position in the partner; sorted by row, then by view. None if the regularizer compares no
-            sequences.
-        label_range: Smallest and largest label of every view, `[2, B, V]` int64, 0 without a target; None if labels
-            are no integers.
-    """
+    """Layout of a batch, on the host."""
 
     exists: np.ndarray
+    """Whether each view exists, `[B, V]` bool."""
     targets: np.ndarray
+    """Number of targets of every view, `[B, V]` int64; 0 for absent views."""
     aligned: np.ndarray | None = None
+    """Aligned targets of originals and partners, `[4, K]` int64: row, view of the partner, position in the original,
+    position in the partner; sorted by row, then by view. None if the regularizer does not compare sequences."""
     label_range: np.ndarray | None = None
+    """Smallest and largest label of every view, `[2, B, V]` int64, 0 without a target; None if not integers."""
 
     @property
     def partners(self) -> np.ndarray:
@@ -91,19 +77,7 @@ class BatchLayout:
 
 
 def trained_partners(targets: Mask) -> Mask:
-    """Return which partners are trained with their original: those with a target, if the original has one.
-
-    Args:
-        targets: Number of targets of every view, `[B, V]`, an array or a tensor.
-
-    Returns:
-        `[B, V - 1]` bool.
-
-    Example:
-        >>> trained_partners(np.array([[2, 0, 3], [0, 4, 0]]))
-        array([[False,  True],
-               [False, False]])
-    """
+    """Return which partners have a target, like their original, `[B, V - 1]`, from numbers of targets `[B, V]`."""
     return (targets[:, 1:] > 0) & (targets[:, :1] > 0)
 
 
@@ -112,19 +86,9 @@ class TargetRule:
     """Rule by which labels are targets.
 
     Args:
-        shifts_labels: Whether position t predicts label t + 1, so that the first token of a row is no target.
+        shifts_labels: Whether position t predicts label t + 1, so that the first token of a row is not a target.
         soft_labels: Whether labels are scores of all classes: one target, or none if they are all 0.
         aligns: Whether layouts align the targets of originals and partners, for KL and JS of sequences.
-
-    Example:
-        >>> batch = {"labels": torch.tensor([[[5, 6], [7, -100]]]), "view_mask": torch.tensor([[True, True]])}
-        >>> TargetRule().counts(batch)
-        tensor([[2, 1]])
-        >>> TargetRule(aligns=True).layout(batch).aligned
-        array([[0],
-               [1],
-               [0],
-               [0]])
     """
 
     shifts_labels: bool = False
@@ -132,14 +96,7 @@ class TargetRule:
     aligns: bool = False
 
     def counts(self, batch: Mapping[str, Any]) -> Tensor:
-        """Count the targets of every view: the tokens of a sequence; 1 for a class, a number, or scores of classes.
-
-        Args:
-            batch: A batch of `PairCollator`.
-
-        Returns:
-            `[B, V]` int64, on the device of the batch; 0 for absent views.
-        """
+        """Count the targets of every view, `[B, V]`: tokens of a sequence; 1 for a class, a number, or scores."""
         mask, labels = view_mask(batch), self.labels(batch)
         if labels is not None and self.soft_labels:
             return (labels != 0).any(-1).long() * mask
@@ -149,13 +106,7 @@ class TargetRule:
         return (valid.flatten(2).sum(-1) if labels.ndim > 2 else valid.long()) * mask
 
     def labels(self, batch: Mapping[str, Any]) -> Any:
-        """Return the labels of a batch: -100 where position t predicts label t + 1 and no token of the row is before.
-
-        Example:
-            >>> padded = {"labels": torch.tensor([[[-100, 5, 6]]]), "attention_mask": torch.tensor([[[0, 1, 1]]])}
-            >>> TargetRule(shifts_labels=True).labels(padded)
-            tensor([[[-100, -100,    6]]])
-        """
+        """Return the labels of a batch; shifted ones are -100 at the first token of a row, which has no context."""
         labels, tokens = batch.get(LABELS), batch.get("attention_mask")
         if labels is None or labels.ndim != 3 or not self.shifts_labels:
             return labels
@@ -170,13 +121,13 @@ class TargetRule:
         layout = BatchLayout(exists.astype(bool), targets, label_range=np.array(label_range) if ranges else None)
         if not self.aligns or labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
-        # Positions are those of the logits.
+        # As positions of the logits.
         return replace(
             layout, aligned=_align_pairs(labels[..., int(self.shifts_labels) :].cpu().numpy(), layout.partners)
         )
 
     def _label_ranges(self, labels: Tensor | None, mask: Tensor) -> list[Tensor]:
-        """Return the smallest and the largest label of every view, `[B, V]` each; nothing if they are no integers."""
+        """Return the smallest and the largest label of every view, `[B, V]` each; nothing if they are not integers."""
         if labels is None or labels.is_floating_point() or labels.dtype == torch.bool:
             return []
         targets = labels.reshape(*mask.shape, -1).long()
@@ -187,12 +138,7 @@ class TargetRule:
 
 
 class LayoutCollator:
-    """Adds the layout to the batches of a collator.
-
-    Args:
-        collator: Rows -> batch.
-        rule: Rule by which labels are targets.
-    """
+    """Adds the layout to the batches of a collator."""
 
     def __init__(self, collator: Callable[[Any], Any], rule: TargetRule) -> None:
         self.collator = collator

@@ -8,27 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import default_data_collator
 
-from dair_hf.data.row_rules import (
-    LABEL_COLUMNS,
-    NO_RULES,
-    RowRules,
-    check_view,
-    is_inherited,
-    not_a_number,
-    reason_not_inherited,
-    require_equal_lengths,
-    with_one_label,
-)
-from dair_hf.data.view_columns import (
-    AUGMENTED_PREFIX,
-    is_augmented,
-    parse_column,
-    require_unambiguous,
-    variant_name,
-    view_prefix,
-)
+from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
+from dair_hf.data.view_columns import columns_by_view, is_augmented, view_prefix
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -50,11 +33,8 @@ def split_views(
 ) -> tuple[dict[str, Any], *tuple[dict[str, Any] | None, ...]]:
     """Split a row into its original and its partners, all under the model's own column names.
 
-    A partner inherits columns from its original. Labels are inherited if the row has no column for them
-    (`augmented_labels`, `augmented_label`, `augmented_label_ids`). Masks (`attention_mask` and other names that end in
-    `_mask`) are inherited if the columns that they cover are the same in both views, or have the same shape and the
-    mask is all ones; a mask of the decoder covers the labels. A column that is None in a partner whose other columns
-    have values is refused, since the label might have been meant to change.
+    A partner inherits labels for which the row has no column, and masks that fit (`RowRules.inherits`). A column that
+    is None in a partner whose other columns have values is refused, since the label might have been meant to change.
 
     Args:
         feature: One row: the model's columns, the same with the prefix `augmented_` for its first partner,
@@ -66,9 +46,8 @@ def split_views(
         None or absent.
 
     Raises:
-        DataError: A partner has other columns than the original, or only some of them; inputs or labels are text, or
-            empty where there is one label per token; a mask has another length than its inputs; an id or a label is
-            out of range; a column cannot be told from that of another partner.
+        DataError: A partner has other columns than the original, or only some of them; or an id or a label is out of
+            range.
 
     Example:
         >>> split_views({"row_id": "a/0", "input_ids": [5], "labels": 3, "augmented_input_ids": [6]})
@@ -76,54 +55,27 @@ def split_views(
         >>> split_views({"x": 5, "augmented_x": None, "augmented_2_x": 6})
         ({'x': 5}, None, {'x': 6})
     """
-    where = _name_of(feature)
-    require_unambiguous(feature.keys(), where)
-    original: dict[str, Any] = {}
-    partners: dict[int, dict[str, Any]] = {}
-    for name, value in feature.items():
-        view, column = parse_column(name)
-        if view:
-            partners.setdefault(view, {})[column] = value
-        elif name not in (ROW_ID, PADDING_ROW):
-            original[name] = value
-    check_view(where, "", original, rules)
-    views = range(1, 1 + max(partners, default=1))
-    return original, *(_partner(where, view, partners.get(view, {}), original, rules) for view in views)
-
-
-def _partner(
-    where: str, view: int, augmented: Mapping[str, Any], original: Mapping[str, Any], rules: RowRules
-) -> dict[str, Any] | None:
-    """Return a partner with the columns that it inherits, or None if all its columns are None."""
-    present = {name: value for name, value in augmented.items() if value is not None}
-    if not present:
-        return None
-    prefix, name_of_view = view_prefix(view), f"the {variant_name(view)} view"
-    if unknown := sorted(set(augmented) - set(original)):
-        raise DataError(
-            f"{where}: {name_of_view} has columns that the original lacks: {unknown}; "
-            f"a partner has the columns of its original, {sorted(original)}, with the prefix '{prefix}'"
-        )
-    missing = sorted(set(original) - set(present))
-    if nulls := [name for name in missing if name in augmented]:
-        raise DataError(
-            f"{where}: {name_of_view} has None in {nulls}, but not in {sorted(present)}; give all of them, or None "
-            "in all of them for a row without a partner"
-        )
-    inherited = {name: original[name] for name in missing if is_inherited(name, original, present, rules)}
-    if missing := [name for name in missing if name not in inherited]:
-        raise DataError(
-            f"{where}: {name_of_view} lacks {missing}; give all of {sorted(original)} with the prefix "
-            f"'{prefix}', or None in all of them for a row without a partner"
-            + reason_not_inherited(missing[0], prefix, rules)
-        )
-    partner = {name: present.get(name, inherited.get(name)) for name in original}
-    check_view(where, prefix, partner, rules)
-    return partner
-
-
-def _name_of(feature: Mapping[str, Any]) -> str:
-    return f"row {feature.get(ROW_ID, '(no row_id)')!r}"
+    where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
+    names = columns_by_view((name for name in feature if name not in (ROW_ID, PADDING_ROW)), where)
+    original = {column: feature[name] for column, name in names[0].items()}
+    rules.check(where, 0, original)
+    if len({frozenset(own) for view, own in names.items() if view}) > 1:  # one would have the labels of the original
+        raise DataError(f"{where}: expected partners with the same columns, got {[*feature]}")
+    partners: list[dict[str, Any] | None] = []
+    for view in range(1, 1 + (max(names) or 1)):
+        own = names.get(view, {})
+        present = {column: feature[name] for column, name in own.items() if feature[name] is not None}
+        if not present:
+            partners.append(None)
+            continue
+        for column in original:
+            if column not in present and (column in own or not rules.inherits(column, original, present)):
+                missing = view_prefix(view) + column
+                raise DataError(f"{where}: expected {missing}, or None in all columns of the partner, got {[*present]}")
+        partner = {column: present.get(column, value) for column, value in original.items()}
+        rules.check(where, view, partner)
+        partners.append(partner)
+    return original, *partners
 
 
 class PairCollator:
@@ -140,10 +92,7 @@ class PairCollator:
         rules: Requirements of the model; set by the trainer.
 
     Raises:
-        DataError: A base collator that is no function of views; no list of rows, or an empty one; a row that
-            `split_views` refuses, partners with different columns, or a base collator that does not return tensors with
-            one entry per view. With a collator of transformers also several columns of labels, or a
-            column of which it makes no tensor.
+        DataError: A row that `split_views` refuses; with a collator of transformers also several columns of labels.
 
     Example:
         >>> from transformers import default_data_collator
@@ -170,59 +119,31 @@ class PairCollator:
     def __init__(
         self, base_collator: Callable[[list[dict[str, Any]]], Mapping[str, Any]], rules: RowRules = NO_RULES
     ) -> None:
-        found = type(base_collator).__name__
-        if isinstance(base_collator, PairCollator):
-            raise DataError(f"base_collator is a {found} already; pass it on its own")
-        if isinstance(base_collator, PreTrainedTokenizerBase):
-            raise DataError(
-                f"base_collator is a {found}, a tokenizer; give DataCollatorForSeq2Seq(tokenizer, model=None) or "
-                "another collator that pads with it"
-            )
-        if not callable(base_collator):
-            raise DataError(
-                f"base_collator is a {found}; give a function of a list of views, such as default_data_collator of "
-                "transformers"
-            )
         self.base_collator = base_collator
         self.rules = rules
-        # Other collators may use several columns of labels, and texts.
+        # Other collators may use several columns of labels, and align labels with tokens themselves.
         self._is_of_transformers = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate rows."""
-        _require_features(features)
         views: list[dict[str, Any]] = []
-        owners: list[str] = []
         exists: list[list[bool]] = []
-        partners: list[tuple[str, frozenset[str]]] = []
-        for number, feature in enumerate(features):
-            if self._is_of_transformers:
-                feature = with_one_label(_name_of(feature), feature)
-            name = _name_of(feature) if ROW_ID in feature else f"row {number} of the batch"
-            of_row = split_views(feature, self.rules)
+        for feature in features:
+            where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
+            row = _with_one_label(where, feature) if self._is_of_transformers else feature
+            of_row = split_views(row, self.rules)
             exists.append([columns is not None for columns in of_row])
             for view, columns in enumerate(of_row):
                 if columns is None:
                     continue
-                if self._is_of_transformers and self.rules.labels_as_long_as_inputs:
-                    require_equal_lengths(_name_of(feature), view_prefix(view), columns)
+                if self._is_of_transformers:
+                    self.rules.check_collated(where, view, columns)
                 views.append(columns)
-                owners.append(f"{name} ({variant_name(view)} view)" if view else name)
-                if view:
-                    given = frozenset(column for number, column in map(parse_column, feature) if number == view)
-                    partners.append((str(feature.get(ROW_ID, "(no row_id)")), given))
-        for name, given in partners:
-            if gap := given ^ partners[0][1]:
-                rows = f"rows {partners[0][0]!r} and {name!r} have" if name != partners[0][0] else f"row {name!r} has"
-                raise DataError(
-                    f"{rows} partners with different columns: only one of them has "
-                    f"{sorted(map(AUGMENTED_PREFIX.__add__, gap))}; give every partner the same columns"
-                )
         last = max((view for of_row in exists for view, is_there in enumerate(of_row) if is_there), default=0)
         view_mask = torch.tensor([(of_row + [False] * last)[: last + 1] for of_row in exists])
         batch: dict[str, Any] = {
-            name: self._lay_out(name, values, view_mask, len(views))
-            for name, values in self._collate(views, owners).items()
+            name: _lay_out(name, values, view_mask)
+            for name, values in self.base_collator(views).items()
             if values is not None  # labels, in `DataCollatorForSeq2Seq` for rows without them
         }
         # Padding rows are collated, so that a batch of nothing else has something to run, and then masked.
@@ -232,77 +153,51 @@ class PairCollator:
             batch[ROW_ID] = [feature[ROW_ID] for feature in features]
         return batch
 
-    def _collate(self, views: list[dict[str, Any]], owners: Sequence[str]) -> Mapping[str, Any]:
-        collator = getattr(self.base_collator, "__name__", type(self.base_collator).__name__)
-        try:
-            batch = self.base_collator(views)
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            complaint = _complaint(views, owners, collator) if self._is_of_transformers else None
-            if complaint is None:
-                raise
-            raise DataError(complaint) from error
-        if not hasattr(batch, "items"):
-            raise DataError(
-                f"{collator}: returned a {type(batch).__name__}; the base collator must return a dictionary of tensors "
-                "with one entry for each view"
-            )
+
+def _with_one_label(where: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row with one column of labels; collators of transformers would silently take one of several."""
+    present = [name for name in LABEL_COLUMNS if name in row]
+    found = [name for name in present if row[name] is not None]
+    if len(found) > 1:
+        raise DataError(f"{where}: expected one column of labels, got {' and '.join(found)}")
+    if not found or len(present) == 1:
+        return row
+    return {name: value for name, value in row.items() if name not in present or name in found}
+
+
+def _lay_out(name: str, values: Tensor, view_mask: Tensor) -> Tensor:
+    """Return the existing views `[N, ...]` as `[B, V, ...]`."""
+    if bool(view_mask.all()):
+        return values.reshape(*view_mask.shape, *values.shape[1:])
+    laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), fill_value(name, values))
+    laid_out[view_mask] = values
+    return laid_out
+
+
+class ImageCollator:
+    """Collates views with an image in the column `image` or `img`; other columns are stacked.
+
+    Args:
+        processor: Image processor of the model: list of images -> `pixel_values`.
+        channels: Number of channels of the model; for 3, images of PIL are converted to RGB.
+    """
+
+    columns = ("image", "img")  # read in addition to the model's
+
+    def __init__(self, processor: Any, channels: int = 3) -> None:
+        self.processor = processor
+        self.channels = channels
+
+    def __call__(self, views: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return a batch of views."""
+        others = [{name: value for name, value in view.items() if name not in self.columns} for view in views]
+        batch: dict[str, Any] = dict(default_data_collator(others)) if others[0] else {}
+        images = [view[name] for view in views for name in self.columns if name in view]
+        if images:
+            if self.channels == 3:
+                images = [image.convert("RGB") if hasattr(image, "convert") else image for image in images]
+            batch |= self.processor(images, return_tensors="pt")
         return batch
-
-    def _lay_out(self, name: str, values: Any, view_mask: Tensor, count: int) -> Tensor:
-        if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != count:
-            kind = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-            raise DataError(
-                f"{type(self.base_collator).__name__}: column {name!r} is {kind}; the base collator must return "
-                f"tensors with one entry for each of the {count} views of the batch"
-            )
-        if bool(view_mask.all()):
-            return values.reshape(*view_mask.shape, *values.shape[1:])
-        laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), fill_value(name, values))
-        laid_out[view_mask] = values
-        return laid_out
-
-
-def _require_features(features: Any) -> None:
-    if isinstance(features, (Mapping, str)) or not hasattr(features, "__len__"):
-        raise DataError(f"PairCollator: found a {type(features).__name__}; give a list of rows")
-    if len(features) == 0:
-        raise DataError("PairCollator: there are no rows to collate; give at least one")
-    for number, feature in enumerate(features):
-        if not isinstance(feature, Mapping):
-            raise DataError(
-                f"PairCollator: row {number} of the batch is a {type(feature).__name__}; give a dictionary of columns"
-            )
-
-
-def _complaint(views: Sequence[Mapping[str, Any]], owners: Sequence[str], collator: str) -> str | None:
-    """Return why a collator of transformers makes no batch of views, or None if their columns do not tell."""
-    pads_nothing = collator in ("default_data_collator", "DefaultDataCollator")
-    for owner, view in zip(owners, views, strict=True):
-        if column := not_a_number(view, skips_text=pads_nothing):
-            name, value = column
-            return (
-                f"{owner}: {collator} makes no tensor of column {name!r}, which holds {value!r:.60}; give numbers "
-                f"there, or drop the column if the model does not need it: dataset.remove_columns({name!r})"
-            )
-    for owner, view in zip(owners, views, strict=True):
-        for name in {**views[0], **view}:
-            if (view.get(name) is None) != (views[0].get(name) is None):
-                lacks, has = (owner, owners[0]) if view.get(name) is None else (owners[0], owner)
-                return f"{lacks}: lacks the column {name!r}, which {has} has; give all rows of a batch the same columns"
-            if pads_nothing and (found := _shape(view.get(name))) != (first := _shape(views[0].get(name))):
-                return (
-                    f"{owner}: column {name!r} has shape {found}, in {owners[0]} {first}, and {collator} does not pad; "
-                    "make them equal, or give DataCollatorForSeq2Seq(tokenizer, model=None), DataCollatorWithPadding("
-                    "tokenizer) or another collator that pads"
-                )
-    return None
-
-
-def _shape(value: Any) -> str:
-    try:
-        return str(list(np.shape(value)))
-    except ValueError:
-        return "of lists of different lengths"
 
 
 def collate_unless_ready(
@@ -350,7 +245,7 @@ def add_partners(
         A new batch with V = 1 + P.
 
     Raises:
-        DataError: A column that the batch lacks, or partners of another shape than their originals.
+        DataError: A column that the batch lacks.
 
     Example:
         >>> batch = {"x": torch.tensor([[1.0], [2.0]]), "view_mask": torch.tensor([[True], [True]])}
@@ -363,21 +258,13 @@ def add_partners(
     """
     partners = [augmented] if isinstance(augmented, Mapping) else list(augmented)
     if unknown := sorted({name for columns in partners for name in columns} - set(batch)):
-        raise DataError(f"partners have the columns {unknown}, which the batch lacks; it has {sorted(batch)}")
+        raise DataError(f"partners: expected columns of the batch, {sorted(batch)}, got {unknown}")
     paired = {name: values for name, values in batch.items() if name != LAYOUT}  # computed for the former partners
     for name, values in batch.items():
         if not isinstance(values, Tensor) or name == VIEW_MASK:
             continue
-        views = [values[:, 0]]
-        for columns in partners:
-            partner = columns.get(name, views[0])
-            if partner.shape != views[0].shape:
-                raise DataError(
-                    f"partners: {name!r} has shape {list(partner.shape)}, in the originals {list(views[0].shape)}; an "
-                    "augmenter makes partners of the shape of their originals, or a list of them for several per row"
-                )
-            views.append(partner.to(views[0].dtype))
-        paired[name] = torch.stack(views, dim=1)
+        original = values[:, 0]
+        paired[name] = torch.stack([original, *(c.get(name, original).to(values.dtype) for c in partners)], dim=1)
     exists = batch[VIEW_MASK][:, :1]
     if has_partner is None:
         paired[VIEW_MASK] = exists.repeat(1, 1 + len(partners))
@@ -400,7 +287,7 @@ def flatten_views(batch: Mapping[str, Any], views: np.ndarray) -> dict[str, Tens
     """Select views of a batch as rows: `{column: [N, ...]}` with `N = views.sum()`, in `[B, V]` order.
 
     Args:
-        batch: `{column: [B, V, ...]}`; `view_mask` and entries that are no tensors are left out.
+        batch: `{column: [B, V, ...]}`; `view_mask` and entries other than tensors are left out.
         views: Views to select, `[B, V]` bool, on the host.
 
     Example:

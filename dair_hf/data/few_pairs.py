@@ -10,7 +10,6 @@ from datasets import Dataset
 
 from dair_hf.data.counter_rng import subset
 from dair_hf.data.view_columns import parse_column
-from dair_hf.errors import DataError
 
 
 def keep_partners(rows: Dataset, share: float, seed: int, *, groups: str | None = None) -> Dataset:
@@ -24,17 +23,11 @@ def keep_partners(rows: Dataset, share: float, seed: int, *, groups: str | None 
         groups: Column whose equal values keep or lose their partners together, such as `dialogue_id`. None: each row
             for itself.
 
-    Raises:
-        DataError: The share is outside (0, 1] or too small for one row or group, or there is no column `groups`.
-
     Example:
         >>> rows = Dataset.from_dict({"x": [1, 2], "augmented_x": [3, 4]})
         >>> keep_partners(rows, 0.5, seed=0)["augmented_x"][:]
         [None, 4]
     """
-    check_share("share", share)
-    if groups is not None and groups not in rows.column_names:
-        raise DataError(f"groups={groups!r}: there is no such column, only {rows.column_names}; name one of them")
     if share == 1.0:
         return rows
     # Unformatted: "torch" makes tensors of groups, which never are equal, and fails at partners of unequal length.
@@ -42,9 +35,6 @@ def keep_partners(rows: Dataset, share: float, seed: int, *, groups: str | None 
     units = list(range(len(rows))) if groups is None else plain[groups][:]
     distinct = list(dict.fromkeys(units))
     chosen = subset(torch.arange(len(distinct)), share, seed, "pair_share")
-    if distinct and not chosen.any():
-        kind = "rows" if groups is None else f"values of {groups}"
-        raise DataError(f"share={share} of {len(distinct)} {kind} is less than one; raise it, or use method='erm'")
     kept = dict(zip(distinct, chosen.tolist(), strict=True))
     of_partners = [name for name in rows.column_names if parse_column(name)[0] > 0]
 
@@ -56,20 +46,3 @@ def keep_partners(rows: Dataset, share: float, seed: int, *, groups: str | None 
 
     fewer = plain.map(remove, with_indices=True, batched=True, features=rows.features, desc="Removing partners")
     return fewer.with_format(**rows.format)
-
-
-def check_share(name: str, share: float) -> None:
-    """Refuse a share of the partners outside (0, 1].
-
-    Args:
-        name: Name of the setting, for the message.
-        share: Its value.
-
-    Raises:
-        DataError: It is.
-    """
-    if not 0.0 < share <= 1.0:
-        raise DataError(
-            f"{name}={share} must be in (0, 1]: 0.1 leaves every tenth its partner; to train without any, use "
-            "method='erm'"
-        )

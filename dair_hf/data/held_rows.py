@@ -1,4 +1,4 @@
-"""Rows that a transform or a torch data set makes when they are read, held in a file for an evaluation."""
+"""Rows that a transform or a torch data set makes when they are read, kept in a file for an evaluation."""
 
 from __future__ import annotations
 
@@ -31,15 +31,8 @@ class HeldRows(torch.utils.data.Dataset[dict[str, Any]]):
     belong to different partners. The random numbers of Python, numpy and torch are seeded while rows are made, so that
     all processes and all evaluations have the same partners, and training keeps its own random numbers.
 
-    Args:
-        data: Data set of rows, with `__len__` and `__getitem__`.
-        seed: Seed of the random numbers.
-        workers: Number of processes that make rows.
-
-    Attributes:
-        data: The data set.
-        partners: Which partners exist, `[N, P]` bool.
-        column_names: Columns of the rows, then stored columns of originals that a transform leaves out.
+    `partners` `[N, P]` says which partners exist; `column_names` are the columns of the rows, then stored columns of
+    originals that a transform leaves out.
     """
 
     def __init__(self, data: Any, seed: int = 0, workers: int = 0) -> None:

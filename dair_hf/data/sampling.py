@@ -1,4 +1,4 @@
-"""Rows of an epoch: their partners, which are drawn anew, their order, and batches of rows of similar length."""
+"""Rows of an epoch: newly drawn partners, the order of rows, and batches of rows of similar length."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from dair_hf.data.collator import PADDING_ROW
 from dair_hf.data.view_columns import columns_of_views
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 MEGABATCH = 50  # batches sorted together: enough to save padding, few enough to stay random
 
 
 class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
-    """Training pairs whose partners are drawn anew each epoch.
+    """Training pairs whose partners are drawn again each epoch.
 
     Args:
         draw: Epoch number -> pairs of that epoch, with the same rows in every epoch. The cache of `Dataset.map` makes
@@ -42,19 +42,12 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
         self.pairs = draw(0)
 
     def at(self, epoch: int) -> datasets.Dataset:
-        """Return the pairs of an epoch, without switching to it.
-
-        Raises:
-            DataError: The epoch has another number of rows than the current one.
-        """
+        """Return the pairs of an epoch, without switching to it."""
         if epoch == self.epoch:
             return self.pairs
         pairs = self.draw(epoch)
         if len(pairs) != len(self.pairs):
-            raise DataError(
-                f"epoch {epoch} was drawn with {len(pairs)} rows, epoch {self.epoch} with {len(self.pairs)}; "
-                "every epoch must hold the same rows, with different partners"
-            )
+            raise DataError(f"epoch {epoch}: expected the same {len(self.pairs)} rows as before, got {len(pairs)}")
         return pairs
 
     def set_epoch(self, epoch: int) -> None:
@@ -108,69 +101,41 @@ class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
             yield {**last, PADDING_ROW: True}
 
 
+def _arrow_column(pairs: datasets.Dataset | EpochPairs, column: str) -> Any:
+    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
+    return dataset.select_columns([column]).with_format("arrow")[:][column]
+
+
 def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
-    """Return the length of the longest view of every row.
-
-    Args:
-        pairs: Paired rows.
-        column: Column of lists.
-
-    Returns:
-        `[N]` int64, entries of the column (tokens).
+    """Return the number of tokens of the longest view of every row, `[N]`.
 
     Raises:
-        DataError: The column is missing or holds no lists.
-
-    Example:
-        >>> rows = {"input_ids": [[1], [1, 2]], "augmented_input_ids": [[1, 2, 3], None]}
-        >>> view_lengths(datasets.Dataset.from_dict(rows))
-        array([3, 2])
+        DataError: The column is missing, or does not hold lists.
     """
-    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-    if column not in dataset.column_names:
-        raise DataError(f"bucketing by length needs column {column!r}; the data has {dataset.column_names}")
-    longest = np.zeros(len(dataset), dtype=np.int64)
-    for name in columns_of_views(column, dataset.column_names).values():
-        table = dataset.select_columns([name]).with_format("arrow")[:]
-        try:
-            lengths = pyarrow.compute.list_value_length(table[name])
-        except pyarrow.ArrowNotImplementedError as error:
-            if pyarrow.types.is_null(table[name].type):
-                continue  # no row of this data has a partner
-            raise DataError(f"bucketing by length: column {name!r} holds {table[name].type}, not lists") from error
-        longest = np.maximum(longest, lengths.fill_null(0).to_numpy())
+    longest = np.zeros(len(pairs), dtype=np.int64)
+    with explained(f"lengths of {column!r}", ValueError, pyarrow.ArrowNotImplementedError):
+        for name in {0: column, **columns_of_views(column, pairs.column_names)}.values():
+            values = _arrow_column(pairs, name)
+            if not pyarrow.types.is_null(values.type):  # None in all rows: no row of this data has the partner
+                lengths = pyarrow.compute.list_value_length(values)
+                longest = np.maximum(longest, lengths.fill_null(0).to_numpy())
     return longest
 
 
 def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
-    """Return the number of views of every row: the original and its partners.
-
-    Args:
-        pairs: Paired rows.
-        column: Column of the original view.
-
-    Returns:
-        `[N]` int64.
-
-    Example:
-        >>> view_counts(datasets.Dataset.from_dict({"input_ids": [[1], [1]], "augmented_input_ids": [[2], None]}))
-        array([2, 1])
-    """
-    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-    counts = np.ones(len(dataset), dtype=np.int64)
-    for view, name in columns_of_views(column, dataset.column_names).items():
+    """Return the number of views of every row, `[N]`: the original and its partners."""
+    counts = np.ones(len(pairs), dtype=np.int64)
+    for view, name in columns_of_views(column, pairs.column_names).items():
         if view:
-            table = dataset.select_columns([name]).with_format("arrow")[:]
-            counts += pyarrow.compute.is_valid(table[name]).to_numpy()
+            counts += pyarrow.compute.is_valid(_arrow_column(pairs, name)).to_numpy()
     return counts
 
 
 def targets_per_row(pairs: datasets.Dataset | EpochPairs, column: str = "labels") -> np.ndarray:
-    """Return the number of targets of every row: entries of a list column that are not -100."""
-    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-    table = dataset.select_columns([column]).with_format("arrow")[:]
-    lengths = pyarrow.compute.list_value_length(table[column]).fill_null(0).to_numpy()
-    is_target = pyarrow.compute.list_flatten(table[column]).to_numpy() != IGNORE_INDEX
+    """Return the number of targets of every row, `[N]`: entries of a list column that are not -100."""
+    values = _arrow_column(pairs, column)
+    lengths = pyarrow.compute.list_value_length(values).fill_null(0).to_numpy()
+    is_target = pyarrow.compute.list_flatten(values).to_numpy() != IGNORE_INDEX
     targets_before = np.concatenate([[0], np.cumsum(is_target)])
     ends = np.cumsum(lengths)
     counts: np.ndarray = targets_before[ends] - targets_before[ends - lengths]
@@ -197,10 +162,6 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
         batch_size: Rows per batch over all ranks.
         seed: Seed of the order.
 
-    Example:
-        >>> sampler = PairLengthSampler([1, 9, 1, 9], batch_size=2)
-        >>> sorted(sorted(list(sampler)[i:i + 2]) for i in (0, 2))
-        [[0, 2], [1, 3]]
     """
 
     def __init__(self, lengths: RowNumbers, batch_size: int, seed: int = 0) -> None:
@@ -235,14 +196,12 @@ class TokenBatchSampler(BatchRebalanceSampler):
 
     A batch counts (number of its views) * (length of its longest view) tokens, padding included. Rows are sorted by
     length and number of views, equal ones in a new random order each epoch, and cut greedily into batches, which then
-    come in random order. The order depends on `(seed, epoch)` and the lengths of the epoch only, so that it is the same
-    after a resume. In each step, ranks get batches of similar lengths. All ranks get equally many batches, and no row
-    is left out or repeated. If there are fewer rows than batches, since each row fills a batch, a rank gets an empty
-    batch in one step, which the trainer fills with a padding row.
+    come in random order. The order depends on `(seed, epoch)` and the lengths of the epoch only. All ranks get equally
+    many batches, of similar lengths in each step, and no row is left out or repeated. If there are fewer rows than
+    batches, a rank gets an empty batch in one step, which the trainer fills with a padding row.
 
-    The number of batches is the same in every epoch, as the Trainer needs it. If lengths depend on the epoch, all
-    epochs of the run are measured first: batches are as many as in the epoch that needs most, and those of other epochs
-    are smaller.
+    The Trainer needs the same number of batches in every epoch. If lengths depend on the epoch, all epochs of the run
+    are measured first; the epoch that needs most batches decides.
 
     The base class `BatchRebalanceSampler` makes the Trainer treat it as a sampler of the batches of one rank.
 
@@ -257,12 +216,7 @@ class TokenBatchSampler(BatchRebalanceSampler):
             depend on the epoch. None: one epoch.
 
     Raises:
-        DataError: A single row has more than `max_tokens` tokens, there are fewer rows than ranks, or an epoch that was
-            not measured needs more batches.
-
-    Example:
-        >>> sorted(sorted(batch) for batch in TokenBatchSampler([1, 9, 1, 9, 1], max_tokens=18))
-        [[0, 2, 4], [1, 3]]
+        DataError: A single row has more than `max_tokens` tokens, or an epoch that was not measured needs more batches.
     """
 
     def __init__(
@@ -278,8 +232,6 @@ class TokenBatchSampler(BatchRebalanceSampler):
         self.lengths, self.views, self.max_tokens = lengths, views, max_tokens
         self.seed, self.epoch, self.ranks, self.rank = seed, 0, ranks, rank
         self.n_rows = len(_of_epoch(lengths, 0))
-        if self.n_rows < ranks:
-            raise DataError(f"{self.n_rows} rows cannot be distributed over {ranks} processes; use fewer processes")
         self._batches = self._needed_batches(0)
         epoch = 1
         while (callable(lengths) or callable(views)) and epochs is not None and epoch < epochs(self._batches):
@@ -321,11 +273,8 @@ class TokenBatchSampler(BatchRebalanceSampler):
         views = np.ones_like(lengths) if self.views is None else _of_epoch(self.views, epoch)
         tokens = lengths * views
         if tokens.max(initial=0) > self.max_tokens:
-            where = f" in epoch {epoch}" if callable(self.lengths) else ""
-            raise DataError(
-                f"max_tokens_per_batch={self.max_tokens} is below the {tokens.max()} tokens of row {tokens.argmax()} "
-                f"alone{where}; raise it, or truncate the inputs"
-            )
+            row = f"row {tokens.argmax()} in epoch {epoch}"
+            raise DataError(f"max_tokens_per_batch={self.max_tokens}: expected at least the {tokens.max()} of {row}")
         return lengths, views
 
     def _needed_batches(self, epoch: int) -> int:
@@ -338,10 +287,7 @@ class TokenBatchSampler(BatchRebalanceSampler):
         """Return the number of rows of each batch in `order`; as many batches in every epoch."""
         sizes, count = _batch_sizes(lengths[order], views[order], self.max_tokens), len(self) * self.ranks
         if len(sizes) > count:
-            raise DataError(
-                f"epoch {self.epoch} needs {len(sizes)} batches of max_tokens_per_batch={self.max_tokens}, but the run "
-                f"was planned with {count}; draw the same partners whenever an epoch is drawn, and plan with all epochs"
-            )
+            raise DataError(f"max_tokens_per_batch: expected {count} batches in epoch {self.epoch}, got {len(sizes)}")
         return np.array(_split_batches(sizes, count), dtype=np.int64)
 
 

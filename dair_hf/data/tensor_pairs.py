@@ -1,4 +1,4 @@
-"""Pairs held in memory as tensors: batches without a Python loop over rows, and views drawn anew each epoch."""
+"""Pairs held in memory as tensors: batches without a Python loop over rows, and views drawn again each epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dair_hf.data.collator import ROW_ID, VIEW_MASK, fill_value, on_device
-from dair_hf.data.view_columns import variant_name, view_prefix
+from dair_hf.data.view_columns import view_prefix
 from dair_hf.errors import DataError
 
 Columns = Mapping[str, Tensor]
@@ -23,7 +23,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
     A view is either a mapping of tensors `{column: [N, ...]}` under the model's own column names (`pixel_values`,
     `labels`), or a callable `(rows, epoch) -> {column: [B, ...]}` that computes some rows (`rows` is `[B]` int64), such
-    as partners drawn anew each epoch on a device. A callable should depend on its arguments only
+    as partners drawn again each epoch on a device. A callable should depend on its arguments only
     (`counter_rng.uniform`), so that an epoch has the same views after a resume. With data loader workers it must be
     picklable.
 
@@ -39,8 +39,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         columns: Further columns `{name: N values}` that the model does not see, such as references.
 
     Raises:
-        DataError: A view of another kind or without columns, views or columns of different lengths, views that differ
-            in columns or in the type or shape of a column, or row ids that are not one name per row.
+        DataError: Views or columns of different lengths, or views that differ in columns or in their type or shape.
 
     Example:
         >>> pairs = TensorPairs({"x": torch.tensor([1.0, 2.0])}, lambda rows, epoch: {"x": 10.0 * rows + epoch})
@@ -69,34 +68,30 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         self.views: tuple[View, ...] = (original, *partners)
         self.epoch = 0
         self.columns = dict(columns or {})
-        lengths = {
-            **{key: n for number, view in enumerate(self.views) for key, n in _lengths(number, view).items()},
-            **{f"column {name!r}": len(values) for name, values in self.columns.items()},
-        }
-        if has_partner is not None:
-            lengths["has_partner"] = len(has_partner)
-        if row_ids is not None:
-            lengths["row_ids"] = len(row_ids)
+        lengths = {f"column {name!r}": len(values) for name, values in self.columns.items()}
+        for number, view in enumerate(self.views):
+            if isinstance(view, Mapping):
+                lengths |= {f"{view_prefix(number)}{name}": len(values) for name, values in view.items()}
+        given = {"has_partner": has_partner, "row_ids": row_ids}
+        lengths |= {name: len(values) for name, values in given.items() if values is not None}
         if rows is not None:
             lengths["rows"] = rows
-        if not lengths:
-            raise DataError("both views are callables, so the number of rows is unknown; pass rows=N")
-        if len(set(lengths.values())) > 1:
-            sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise DataError(f"the parts of a TensorPairs differ in their number of rows: {sizes}")
+        if len(set(lengths.values())) != 1:
+            raise DataError(
+                f"TensorPairs: expected one number of rows, from rows=N if all are callables, got {lengths}"
+            )
         self.n_rows = next(iter(lengths.values()))
         self.row_ids = np.array(row_ids if row_ids is not None else [str(row) for row in range(self.n_rows)])
-        if self.row_ids.shape != (self.n_rows,):
-            raise DataError(f"row_ids has shape {list(self.row_ids.shape)}; give one name per row, such as 'train/0'")
         # On the host, where rows of batches are selected.
         self._partners = np.ones((self.n_rows, len(partners)), dtype=bool)
         if has_partner is not None:
-            self._partners &= _mask(has_partner, len(partners))
+            mask = has_partner.cpu().numpy()
+            self._partners &= mask if mask.ndim == 2 else mask[:, None]
         if not self._partners.any():
             self.views, self._partners = (original,), self._partners[:, :0]
-        for view, columns_of_view in enumerate(self.views[1:], 1):
-            if isinstance(original, Mapping) and isinstance(columns_of_view, Mapping):
-                _require_same_columns(original, columns_of_view, view)
+        for number, view in enumerate(self.views):
+            if isinstance(original, Mapping) and isinstance(view, Mapping):
+                _require_same_columns(original, view, number)
 
     @property
     def device(self) -> torch.device:
@@ -127,36 +122,11 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         return originals
 
     def view(self, rows: Tensor, number: int) -> Columns:
-        """Return one view of some rows.
-
-        Args:
-            rows: `[B]` int64, on the device of the views.
-            number: 0 for the original view, p for partner p.
-
-        Returns:
-            Columns `[B, ...]` by their names.
-
-        Raises:
-            DataError: A callable did not return a dictionary of tensors with one entry per row.
-        """
+        """Return the columns of view `number` for some rows, `[B]` int64 on the device of the views."""
         source = self.views[number]
         if isinstance(source, Mapping):
             return {name: values.index_select(0, rows) for name, values in source.items()}  # faster than values[rows]
-        columns = source(rows, self.epoch)
-        view = f"the {variant_name(number)} view"
-        if not isinstance(columns, Mapping):
-            raise DataError(
-                f"{view} returned a {type(columns).__name__}; it must return a dictionary of tensors with one entry "
-                "per row"
-            )
-        for name, values in columns.items():
-            if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != len(rows):
-                kind = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-                raise DataError(
-                    f"{view} returned {kind} as column {name!r} of "
-                    f"{len(rows)} rows; it must return tensors with one entry per row"
-                )
-        return columns
+        return source(rows, self.epoch)
 
     def __len__(self) -> int:
         return self.n_rows
@@ -233,49 +203,11 @@ def _as_list(views: View | Sequence[View] | None) -> list[View]:
     return list(views) if isinstance(views, Sequence) else [views]
 
 
-def _mask(has_partner: Tensor, partners: int) -> np.ndarray:
-    """Return `has_partner` as `[N, P]` or `[N, 1]`, on the host."""
-    if not isinstance(has_partner, Tensor) or has_partner.dtype != torch.bool:
-        raise DataError("has_partner must be a bool tensor [N]; write `mask.bool()`")
-    mask: np.ndarray = has_partner.cpu().numpy()
-    if mask.ndim == 1:
-        return mask[:, None]
-    if mask.shape[1:] != (partners,):
-        raise DataError(f"has_partner has shape {list(mask.shape)} for {partners} augmented views; give [N] or [N, P]")
-    return mask
-
-
-def _lengths(number: int, view: View) -> dict[str, int]:
-    name = f"{variant_name(number)} view"
-    if callable(view) and not isinstance(view, Tensor):
-        return {}
-    if not isinstance(view, Mapping):
-        raise DataError(
-            f"the {name} is a {type(view).__name__}; give a mapping of tensors or a callable as the original view "
-            "first, then one or a list of them as the augmented views"
-        )
-    if not view:
-        raise DataError(f"the {name} has no columns; give it at least one tensor")
-    for column, values in view.items():
-        if not isinstance(values, Tensor) or values.ndim == 0:
-            raise DataError(f"the {name}: column {column!r} is a {type(values).__name__}; give a tensor [N, ...]")
-    return {f"{name} {column!r}": len(values) for column, values in view.items()}
-
-
-def _require_same_columns(original: Columns, augmented: Columns, view: int) -> None:
-    name_of_view = f"the {variant_name(view)} view"
-    if set(original) != set(augmented):
-        raise DataError(
-            f"the original view has columns {sorted(original)}, {name_of_view} {sorted(augmented)}; both feed "
-            "the same model and need the same columns"
-        )
-    for name, values in original.items():
-        kinds = [f"{str(v.dtype).removeprefix('torch.')} {list(v.shape[1:])}" for v in (values, augmented[name])]
-        if kinds[0] != kinds[1]:
-            raise DataError(
-                f"column {name!r}: a row of the original view is {kinds[0]}, of {name_of_view} {kinds[1]}; give "
-                "both views the same type and shape"
-            )
+def _require_same_columns(original: Columns, augmented: Columns, number: int) -> None:
+    """Refuse views that stacking would convert to one type, or cut to the columns of the original."""
+    kinds = [{name: (v.dtype, v.shape[1:]) for name, v in view.items()} for view in (original, augmented)]
+    if kinds[0] != kinds[1]:
+        raise DataError(f"TensorPairs: expected {kinds[0]} as in the original, got {kinds[1]} in partner {number}")
 
 
 def _stack_views(name: str, original: Tensor, partners: Sequence[Tensor], positions: Sequence[Tensor | None]) -> Tensor:

@@ -18,22 +18,12 @@ _PARTNER_COLUMN = re.compile(r"augmented_(?:([2-9]|[1-9][0-9]+)_)?(.*)", re.DOTA
 
 
 def variant_name(view: int) -> str:
-    """Return the name of a view: "original", "augmented", "augmented_2", ...
-
-    Example:
-        >>> [variant_name(view) for view in range(3)]
-        ['original', 'augmented', 'augmented_2']
-    """
+    """Return the name of a view: "original", "augmented", "augmented_2", ..."""
     return VIEWS[view] if view < 2 else f"augmented_{view}"
 
 
 def variant_number(name: object) -> int | None:
-    """Return the view that has a name, or None if no view has it.
-
-    Example:
-        >>> [variant_number(name) for name in ("original", "augmented", "augmented_2", "augmented_1", 2)]
-        [0, 1, 2, None, None]
-    """
+    """Return the view that has a name, or None if no view has it."""
     view, rest = parse_column(f"{name}_") if isinstance(name, str) else (0, "")
     if view:
         return None if rest else view
@@ -41,12 +31,7 @@ def variant_number(name: object) -> int | None:
 
 
 def view_prefix(view: int) -> str:
-    """Return the prefix of the columns of a view.
-
-    Example:
-        >>> [view_prefix(view) for view in range(3)]
-        ['', 'augmented_', 'augmented_2_']
-    """
+    """Return the prefix of the columns of a view: "", "augmented_", "augmented_2_", ..."""
     return "" if view == 0 else f"{variant_name(view)}_"
 
 
@@ -65,26 +50,17 @@ def parse_column(name: str) -> tuple[int, str]:
 
 
 def is_augmented(name: str) -> bool:
-    """Return whether a column is that of a partner."""
+    """Return whether a column belongs to a partner."""
     return parse_column(name)[0] > 0
 
 
 def partner_numbers(columns: Iterable[str]) -> list[int]:
-    """Return the numbers of the partners that have columns, in increasing order.
-
-    Example:
-        >>> partner_numbers(["x", "augmented_3_x", "augmented_x"])
-        [1, 3]
-    """
+    """Return the numbers of the partners that have columns, in increasing order."""
     return sorted({parse_column(name)[0] for name in columns} - {0})
 
 
 def columns_of_views(column: str, columns: Collection[str]) -> dict[int, str]:
     """Return the columns that hold one column of the model: view -> name, in the order of the views.
-
-    Args:
-        column: Name in the original view.
-        columns: Names of all columns.
 
     Example:
         >>> columns_of_views("x", ["augmented_2_x", "augmented_y", "x"])
@@ -94,14 +70,21 @@ def columns_of_views(column: str, columns: Collection[str]) -> dict[int, str]:
     return {view: name for view, name in names.items() if name in columns}
 
 
-def require_unambiguous(columns: Collection[str], where: str) -> None:
-    """Refuse columns of originals that begin with a number, if those of their partners could be of another partner."""
+def columns_by_view(columns: Iterable[str], where: object) -> dict[int, dict[str, str]]:
+    """Return view -> {column of the model: name in the data}, the originals first.
+
+    Partners must have columns of the originals. Otherwise a label under another name would be lost, and the partner
+    would silently have the label of its original.
+
+    Example:
+        >>> columns_by_view(["x", "y", "augmented_x"], "train_dataset")
+        {0: {'x': 'x', 'y': 'y'}, 1: {'x': 'augmented_x'}}
+    """
+    views: dict[int, dict[str, str]] = {0: {}}
     for name in columns:
-        # No other name can be misread; this test is run on every row.
-        if name[:1].isdigit() and (partner := AUGMENTED_PREFIX + name) in columns:
-            view, column = parse_column(partner)
-            if view > 1:
-                raise DataError(
-                    f"{where}: {partner!r} is the name of the column {column!r} of partner {view}, but could belong to "
-                    f"the column {name!r}; rename {name!r} so that it does not begin with a number"
-                )
+        view, column = parse_column(name)
+        views.setdefault(view, {})[column] = name
+    if orphans := {name for names in views.values() for column, name in names.items() if column not in views[0]}:
+        found = f"{sorted(orphans)} without a column of the originals"
+        raise DataError(f"{where}: expected columns of partners named like columns of the originals, got {found}")
+    return views

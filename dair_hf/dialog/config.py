@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from dair_hf.data.few_pairs import check_share
 from dair_hf.dialog.demo.dialogs import (
     MIN_NAMES,
     MIN_NAMES_WITH_AREAS,
@@ -230,7 +229,8 @@ class DialogConfig:
                 + (", or evaluate_on=validation, which holds dialogues out" if is_test else "")
             )
         check_limits(self)
-        check_share("pair_share", self.pair_share)
+        if not 0.0 < self.pair_share <= 1.0:
+            raise DataError(f"pair_share={self.pair_share}: expected a number in (0, 1]")
         if self.vocabulary < 1:
             raise DataError(f"vocabulary={self.vocabulary}; it must be at least 1")
         resolve_convention(self.preset)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import datasets
 
 from dair_hf.augment.numbers import NumberAugmenter
-from dair_hf.data.texts.files import pairs_from_jsonl, read_rows, with_row_ids
+from dair_hf.data.texts.files import pairs_from_jsonl, read_pairs, with_row_ids
 from dair_hf.data.texts.forms import COMPLETION, PROMPT
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError
@@ -159,7 +159,7 @@ def _problems(config: ChatConfig, seed: int) -> ChatData:
 
 
 def _plain_rows(paths: Sequence[str]) -> datasets.Dataset:
-    return with_row_ids(datasets.concatenate_datasets([read_rows(Path(path), needs_partners=False) for path in paths]))
+    return with_row_ids(datasets.concatenate_datasets([read_pairs(Path(path), needs_partners=False) for path in paths]))
 
 
 def _with_numbers(name: str, parts: Sequence[datasets.Dataset], config: ChatConfig, seed: int) -> ChatData:

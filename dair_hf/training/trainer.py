@@ -38,6 +38,7 @@ from dair_hf.data.collator import (
     PADDING_ROW,
     ROW_ID,
     VIEW_MASK,
+    ImageCollator,
     PairCollator,
     collate_or_pad,
     collate_originals,
@@ -47,7 +48,6 @@ from dair_hf.data.collator import (
     on_device,
 )
 from dair_hf.data.held_rows import is_transformed
-from dair_hf.data.images import ImageCollator
 from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented

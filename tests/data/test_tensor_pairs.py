@@ -43,36 +43,6 @@ def assert_same_batch(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert list(found[name]) == list(values)
 
 
-@pytest.mark.parametrize(
-    ("views", "message"),
-    [
-        (([original()], original()), "the original view is a list; give a mapping .* as the original view first"),
-        ((original(), [original(), 3]), "the augmented_2 view is a int; give"),
-        ((X, X), "the original view is a Tensor; give"),
-    ],
-)
-def test_views_of_another_kind_are_refused(views: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        TensorPairs(*views)
-
-
-@pytest.mark.parametrize("indices", [[0, 1, 2, 3], [3, 1], [2], [2, 0, 2]])
-@pytest.mark.parametrize("partial", [False, True])
-@pytest.mark.parametrize("frozen", [False, True])
-def test_batches_equal_those_of_the_collator(indices: list[int], partial: bool, frozen: bool) -> None:
-    augmented = {"x": X + 100, "labels": Y} if frozen else Shifted()
-    pairs = TensorPairs(original(), augmented, has_partner=PAIRED if partial else None)
-    rows = []
-    for index in indices:
-        row: dict[str, Any] = {"row_id": str(index), "x": X[index], "labels": int(Y[index])}
-        if partial and not PAIRED[index]:
-            row.update(augmented_x=None, augmented_labels=None)
-        else:
-            row.update(augmented_x=X[index] + 100, augmented_labels=int(Y[index]))
-        rows.append(row)
-    assert_same_batch(pairs.__getitems__(indices), PairCollator(default_data_collator)(rows))
-
-
 def test_batches_hold_nothing_that_is_walked_through_element_by_element() -> None:
     """Both accelerate and `Trainer` walk through the lists of a batch to move their elements to the device."""
     batch = TensorPairs(original(), Shifted(), row_ids=["a", "b", "c", "d"]).__getitems__([2, 0])
@@ -148,46 +118,24 @@ def test_complete_batches_are_not_collated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: TensorPairs(original(), {"x": X[:3], "labels": Y}), "differ in their number of rows"),
-        (lambda: TensorPairs(original(), {"x": X}), "need the same columns"),
-        (
-            lambda: TensorPairs(original(), {"x": X[:, :2], "labels": Y}),
-            r"'x': a row of the original view is float32 \[3\], of the augmented view float32 \[2\]; give both views",
-        ),
-        (
-            lambda: TensorPairs(original(), {"x": X.double(), "labels": Y}),
-            r"'x': a row of the original view is float32 \[3\], of the augmented view float64 \[3\]; give both views",
-        ),
-        (lambda: TensorPairs({}), "has no columns"),
-        (lambda: TensorPairs({"x": [1, 2]}), "column 'x' is a list"),
-        (lambda: TensorPairs({"x": torch.tensor(1.0)}), "give a tensor"),
-        (lambda: TensorPairs(Shifted(), Shifted()), "pass rows=N"),
-        (lambda: TensorPairs(original(), Shifted(), has_partner=torch.ones(4)), "must be a bool tensor"),
-        (lambda: TensorPairs(original(), rows=5), "rows 5"),
-        (lambda: TensorPairs(original(), row_ids=["a"]), "row_ids 1"),
-        (lambda: TensorPairs(original(), row_ids=[("a", "0")] * 4), r"row_ids has shape \[4, 2\]; give one name"),
-        (lambda: TensorPairs(original(), columns={"digit": [1, 2]}), "column 'digit' 2"),
+        lambda: TensorPairs(original(), {"x": X[:3], "labels": Y}),
+        lambda: TensorPairs(Shifted(), Shifted()),
+        lambda: TensorPairs(original(), rows=5),
+        lambda: TensorPairs(original(), row_ids=["a"]),
+        lambda: TensorPairs(original(), columns={"digit": [1, 2]}),
+        lambda: TensorPairs(original(), Shifted(), has_partner=torch.tensor([True])),
+        # Stacking would take the columns of the original, and convert to one type.
+        lambda: TensorPairs(original(), {**original(), "y": X}),
+        lambda: TensorPairs(original(), {"x": X.double(), "labels": Y}),
+        lambda: TensorPairs(original(), [original(), {"x": X[:, :2], "labels": Y}]),
+        lambda: TensorPairs(original(), lambda rows, epoch: {"x": X[:2].half(), "labels": Y[:2]}).__getitems__([0, 1]),
     ],
 )
-def test_inconsistent_arguments_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_parts_that_do_not_fit_together_are_refused(make: Any) -> None:
+    with pytest.raises(DataError, match="^TensorPairs: expected"):
         make()
-
-
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        ({"x": X, "labels": Y}, r"returned shape \[4, 3\] as column 'x' of 2 rows"),
-        ({"x": [1, 2], "labels": Y[:2]}, "returned list as column 'x'"),
-        ({"x": X[:2]}, "need the same columns"),
-        ({"x": X[:2].half(), "labels": Y[:2]}, r"of the augmented view float16 \[3\]"),
-    ],
-)
-def test_invalid_results_of_a_callable_are_named(made: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        TensorPairs(original(), lambda rows, epoch: made).__getitems__([0, 1])
 
 
 def test_fingerprints_depend_on_values_shapes_and_types() -> None:
@@ -197,12 +145,6 @@ def test_fingerprints_depend_on_values_shapes_and_types() -> None:
     assert base == tensor_fingerprint(X.clone(), Y.clone())
     others = [tensor_fingerprint(changed, Y), tensor_fingerprint(X.T, Y), tensor_fingerprint(X.double(), Y)]
     assert len({base, *others, tensor_fingerprint(Y, X), tensor_fingerprint(torch.tensor(1))}) == 6
-
-
-def test_a_function_that_returns_no_columns_is_refused() -> None:
-    pairs = TensorPairs(original(), lambda rows, epoch: None)  # type: ignore[arg-type,return-value]
-    with pytest.raises(DataError, match="the augmented view returned a NoneType; it must return a dictionary of "):
-        pairs.__getitems__([0])
 
 
 # ---- several partners ----
@@ -244,9 +186,3 @@ def test_one_mask_of_rows_is_that_of_all_partners() -> None:
     pairs = TensorPairs(original(), [Shifted(), Shifted()], has_partner=PAIRED)
     assert pairs.partners.tolist() == [[True] * 2, [False] * 2] * 2
     assert pairs.partner_mask.tolist() == PAIRED.tolist()
-    with pytest.raises(
-        DataError, match=r"has_partner has shape \[4, 3\] for 2 augmented views; give \[N\] or \[N, P\]"
-    ):
-        TensorPairs(original(), [Shifted(), Shifted()], has_partner=torch.ones(4, 3).bool())
-    with pytest.raises(DataError, match="the augmented_2 view .*need the same columns"):
-        TensorPairs(original(), [original(), {"x": X}])

@@ -6,11 +6,11 @@ import pytest
 
 from dair_hf.data.collator import split_views
 from dair_hf.data.view_columns import (
+    columns_by_view,
     columns_of_views,
     is_augmented,
     parse_column,
     partner_numbers,
-    require_unambiguous,
     variant_name,
     view_prefix,
 )
@@ -53,12 +53,26 @@ def test_names_of_views() -> None:
     assert columns_of_views("augmented_x", ["augmented_x"]) == {0: "augmented_x"}
 
 
-def test_a_column_that_could_be_that_of_two_partners_is_refused() -> None:
-    message = r"'augmented_2_x' is the name of the column 'x' of partner 2, but could belong to the column '2_x'"
-    for columns in (["2_x", "augmented_2_x"], ["x", "2_x", "augmented_x", "augmented_2_x"]):
-        with pytest.raises(DataError, match=f"^data: {message}; rename '2_x'"):
-            require_unambiguous(columns, "data")
-        with pytest.raises(DataError, match=message):
-            split_views(dict.fromkeys(columns, 1))
-    require_unambiguous(["2_x", "x", "augmented_x", "2d", "augmented_2d", "1_y", "augmented_1_y"], "data")
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ["x", "labels", "augmented_x", "augmented_sentiment"],  # labels under another name would be inherited
+        ["x", "labels", "augmented_x", "augmented_label"],
+        ["2_x", "augmented_2_x"],  # read as x of the second partner
+    ],
+)
+def test_columns_that_are_not_those_of_the_originals_are_refused(columns: list[str]) -> None:
+    with pytest.raises(DataError, match="^data: "):
+        columns_by_view(columns, "data")
+    with pytest.raises(DataError, match="^row 'a': "):
+        split_views({"row_id": "a", **dict.fromkeys(columns, 1)})
+
+
+def test_columns_by_view() -> None:
+    assert columns_by_view(["2d", "augmented_2d", "y"], "data") == {
+        0: {"2d": "2d", "y": "y"},
+        1: {"2d": "augmented_2d"},
+    }
     assert split_views({"2d": 5, "augmented_2d": 6}) == ({"2d": 5}, {"2d": 6})
+    with pytest.raises(DataError, match="augmented_2_x"):  # of the second partner, and not the 2_x of the first
+        split_views({"x": 1, "2_x": 1, "augmented_x": 1, "augmented_2_x": 1})

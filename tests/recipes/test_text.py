@@ -117,7 +117,7 @@ def test_a_pretrained_model(cad: str, tmp_path: Path) -> None:
         ([], "--cad"),
         (["--cad", "no/such"], "no/such: no such file or folder"),
         (["--task", "qa"], "qa"),
-        (["--model_settings", "{hidden: 3}"], "BagOfWordsConfig has no field hidden"),
+        (["--model_settings", "{hidden: 3}"], "BagOfWordsConfig, got hidden"),
         (["--model_name_or_path", "a/b"], "model_kind=bag_of_words, model_name_or_path=a/b"),
         (["--methods", "erm", "irm"], "methods: irm needs an objective of the whole batch"),
         (["--methods", "erm", "--search_lambdas", "1", "2"], "has a lambda to search for"),

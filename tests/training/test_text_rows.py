@@ -133,7 +133,7 @@ def test_classes_by_name_and_pairs_of_texts(tmp_path: Path) -> None:
     regression = trainer(tmp_path, bert(num_labels=1, id2label=None, label2id=None), rows_of(pairs)).train_dataset
     assert regression["input_ids"][0] == [4, 5] and regression["augmented_input_ids"][0] == [4, 6]
     assert regression["labels"][:] == [1.5] and "augmented_labels" not in regression.column_names
-    with pytest.raises(DataError, match=r"row 'a', column 'label': 'maybe' is no class of the model: no, yes"):
+    with pytest.raises(DataError, match="row 'a', column 'label'"):
         trainer(tmp_path, bert(), rows_of([{**CLASSES_OF_TEXTS[0], "label": "maybe"}]))
 
 
@@ -141,7 +141,7 @@ def test_classes_by_name_and_pairs_of_texts(tmp_path: Path) -> None:
 def test_class_numbers_beyond_those_of_the_model_are_refused_before_training(tmp_path: Path, column: str) -> None:
     good = {"text": "w4", "label": 1, "augmented_text": "w6", "augmented_label": 0}
     rows = [good, good, {**good, column: 2}]
-    with pytest.raises(DataError, match=f"row '2', column '{column}': the label 2 is no class .* has 2 .0 to 1"):
+    with pytest.raises(DataError, match=f"row '2', column '{column}'"):
         trainer(tmp_path, bert(), datasets.Dataset.from_list(rows))
     three = bert(num_labels=3, id2label=None, label2id=None)
     assert trainer(tmp_path, three, datasets.Dataset.from_list(rows)).train_dataset[f"{column}s"][2] == 2
@@ -152,37 +152,37 @@ SWAPPED = datasets.ClassLabel(names=["Yes", "No"])
 
 
 @pytest.mark.parametrize(
-    ("label", "partner", "model", "message"),
+    ("label", "partner", "model", "column"),
     [
-        (CLASS, SWAPPED, {"id2label": None, "label2id": None}, "'augmented_label': the class 'yes' is number 0, but 1"),
-        (SWAPPED, SWAPPED, {}, "'label': the class 'yes' is number 0, but 1 in model.config.label2id; renumber"),
+        (CLASS, SWAPPED, {"id2label": None, "label2id": None}, "augmented_label"),
+        (SWAPPED, SWAPPED, {}, "label"),
         (CLASS, CLASS, {}, None),
         (SWAPPED, SWAPPED, {"id2label": None, "label2id": None}, None),
     ],
 )
 def test_classes_with_two_numbers_are_refused(
-    tmp_path: Path, label: Any, partner: Any, model: dict[str, Any], message: str | None
+    tmp_path: Path, label: Any, partner: Any, model: dict[str, Any], column: str | None
 ) -> None:
     rows = datasets.Dataset.from_list([{"text": "w4", "label": 1, "augmented_text": "w6", "augmented_label": 0}])
     rows = rows.cast_column("label", label).cast_column("augmented_label", partner)
-    if message is None:
+    if column is None:
         trainer(tmp_path, bert(**model), rows)
         return
-    with pytest.raises(DataError, match=f"train_dataset, column {message}"):
+    with pytest.raises(DataError, match=f"train_dataset, column '{column}'"):
         trainer(tmp_path, bert(**model), rows)
     numbers = {"no": 0, "yes": 1}
-    for column in ("label", "augmented_label"):
-        rows = rows.align_labels_with_mapping(numbers, column)  # as the message says
+    for name in ("label", "augmented_label"):
+        rows = rows.align_labels_with_mapping(numbers, name)
     trainer(tmp_path, bert(**model), rows)
 
 
 def test_texts_under_other_names_are_refused_before_training(tmp_path: Path) -> None:
     texts = {f"{prefix}text": f"{prefix}sentence" for prefix in ("", "augmented_")}
     rows = rows_of(CLASSES_OF_TEXTS).rename_columns(texts)
-    with pytest.raises(DataError, match=r"train_dataset has the columns .*'sentence'.*; give text and label, or col"):
+    with pytest.raises(DataError, match="train_dataset has the columns .*'sentence'"):
         trainer(tmp_path, bert(), rows, method="erm")
     talks = datasets.Dataset.from_list([{"conversations": [{"from": "human", "value": "a"}]}])
-    with pytest.raises(DataError, match=r"\['conversations'\]; give prompt and completion, or messages, or source"):
+    with pytest.raises(DataError, match=r"\['conversations'\]"):
         trainer(tmp_path, chats.llama(chats.tokenizer()), talks, chats.tokenizer())
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def test_texts_under_other_names_are_refused_before_training(tmp_path: Path) -> 
     for others in (
         {"train": rows.with_transform(encode), "remove_unused_columns": False},
         {"train": rows, "data_collator": lambda views: collated.append(views), "remove_unused_columns": False},
-        {"train": rows.rename_columns({"sentence": "inputs_embeds"})},
+        {"train": rows.rename_columns({f"{view}sentence": f"{view}inputs_embeds" for view in ("", "augmented_")})},
     ):
         data = others.pop("train")
         assert trainer(tmp_path, bert(), data, method="erm", **others).train_dataset is data
@@ -223,16 +223,9 @@ def test_a_classifier_is_trained_evaluated_and_reported_without_more_arguments(t
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
-    [
-        ([1.0, 0.0, float("nan")], "found nan for class 2"),
-        ([1.0, 0.0, 7.0], "found 7.0 for class 2"),
-        ([1.0, -100.0, 0.0], "found -100.0 for class 1"),
-        ([float("inf"), 1.0, 0.0], "found inf for class 0"),
-        ([1.0, 0.0], "give a list of 3 numbers"),
-    ],
+    "value", [[1.0, 0.0, float("nan")], [1.0, 0.0, 7.0], [1.0, -100.0, 0.0], [float("inf"), 1.0, 0.0], [1.0, 0.0]]
 )
-def test_labels_of_several_classes_are_zero_to_one(tmp_path: Path, value: list[float], found: str) -> None:
+def test_labels_of_several_classes_are_zero_to_one(tmp_path: Path, value: list[float]) -> None:
     names = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     made = trainer(tmp_path, bert(problem_type="multi_label_classification", **names))
     sound = {
@@ -246,9 +239,8 @@ def test_labels_of_several_classes_are_zero_to_one(tmp_path: Path, value: list[f
     assert (encoded["labels"][0], encoded["augmented_labels"][0]) == ([1.0, 0.0, 0.25], [0.0, 1.0, 1.0])
     for column in ("label", "augmented_label"):
         rows = datasets.Dataset.from_list([sound, {**sound, "row_id": "b", column: value}])
-        with pytest.raises(DataError, match=f"row 'b', column '{column}': ") as refusal:
+        with pytest.raises(DataError, match=f"row 'b', column '{column}': "):
             made.tokenize(rows)
-        assert found in str(refusal.value)
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
@@ -356,7 +348,7 @@ def test_prompts_and_completions_of_messages(tmp_path: Path) -> None:
     for prefix, answer in (("", "e"), ("augmented_", "bc")):
         learned = tokenizer.decode([token for token in made[prefix + "labels"][0] if token != -100])
         assert learned == f"<think></think>{answer}<|im_end|>"
-    with pytest.raises(DataError, match="row 'a': the chat template writes message 1 otherwise"):
+    with pytest.raises(DataError, match="row 'a': .*chat template.*message 1"):
         trainer(tmp_path, chats.llama(tokenizer), chat_rows(), tokenizer)
 
 
@@ -451,21 +443,19 @@ def test_empty_texts_of_classes_and_chats_are_counted(tmp_path: Path, caplog: py
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_row_without_a_token_to_learn_is_refused(tmp_path: Path, streams: bool) -> None:
+def test_a_row_without_a_token_to_learn_has_no_target(tmp_path: Path, streams: bool) -> None:
     rows = rows_of([PAIRS[0], PAIRS[0] | {"row_id": "b", "prompt": " ", "completion": ""}])
     data = rows.to_iterable_dataset() if streams else rows
-    with pytest.raises(DataError, match=r"row 'b', column 'completion': '' after prompt ' ' leaves Llama\w+ no token"):
-        list(trainer(tmp_path, tiny.model("llama"), data, max_steps=1).train_dataset)
+    made = list(trainer(tmp_path, tiny.model("llama"), data, max_steps=1).train_dataset)
+    assert [label != -100 for label in made[1]["labels"][1:]] == []
     # An encoder-decoder learns the end of the empty answer.
     assert trainer(tmp_path, tiny.model("t5"), rows).train_dataset["labels"][1] == [tiny.EOS]
 
 
-def test_a_chat_that_keeps_no_answer_is_refused(tmp_path: Path) -> None:
+def test_a_long_chat_is_cut_on_the_side_of_the_tokenizer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenizer, rows = chats.tokenizer(), chat_rows().remove_columns("augmented_messages")
-    with pytest.raises(DataError) as refused:
-        trainer(tmp_path, chats.llama(tokenizer), rows, tokenizer, max_length=10)
-    assert "row 'a', column 'messages': has" in str(refused.value)
-    assert "hold none of the assistant; raise max_length, set tokenizer.truncation_side='left'" in str(refused.value)
+    trainer(tmp_path, chats.llama(tokenizer), rows, tokenizer, max_length=10)
+    assert "targets that were cut" in caplog.text
     tokenizer.truncation_side = "left"
     made = trainer(tmp_path, chats.llama(tokenizer), rows.select([0]), tokenizer, max_length=10).train_dataset
     assert len(made["input_ids"][0]) == 10 and tokenizer.eos_token_id in made["labels"][0]
@@ -493,19 +483,24 @@ def test_texts_that_someone_else_reads_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "data", "settings", "message"),
     [
-        (bert, rows_of(PAIRS), {}, "train_dataset has the columns prompt and completion, but BertForSequence"),
-        (lambda: tiny.model("llama"), rows_of(CLASSES_OF_TEXTS), {}, "needs prompt and completion, or messages, or s"),
+        (bert, rows_of(PAIRS), {}, "expected text and label for BertForSequence"),
+        (
+            lambda: tiny.model("llama"),
+            rows_of(CLASSES_OF_TEXTS),
+            {},
+            "expected prompt and completion, or messages, or s",
+        ),
         (
             lambda: tiny.model("t5"),
             chat_rows(),
             {},
-            "has the column messages, but T5ForConditionalGeneration is no dec",
+            "T5ForConditionalGeneration is not decoder-only",
         ),
         (
             lambda: tiny.model("llama"),
             datasets.Dataset.from_list([{**PAIRS[0], "messages": CHAT}]),
             {},
-            "has the columns prompt and completion, and also messages; which are to be trained on?",
+            "one form",
         ),
         (
             lambda: tiny.model("llama"),
@@ -569,7 +564,7 @@ def test_tools_of_a_partner(tmp_path: Path) -> None:
             for ids in made.train_dataset[name][:]
         ]
         assert heads == ["add 2", "add 2", "neg 1", "add 2"]
-    for wrong, message in (("{", "column 'tools': is no JSON"), ('"x"', "column 'tools': found 'x'")):
+    for wrong, message in (("{", "column 'tools'"), ('"x"', "column 'tools'")):
         with pytest.raises(DataError, match=message):
             trainer(tmp_path, chats.llama(tokenizer), datasets.Dataset.from_list([{**as_text[0], "tools": wrong}]),
                     tokenizer)  # fmt: skip

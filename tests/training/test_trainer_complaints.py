@@ -28,7 +28,9 @@ def batches_of(trainer: Any) -> list[dict[str, Any]]:
 
 
 def test_remove_unused_columns_keeps_partners_and_drops_other_columns(tmp_path: Path) -> None:
-    data = tiny.pairs("bart", 4).add_column("dialogue_id", ["a"] * 4).add_column("augmented_state", ["s"] * 4)
+    data = tiny.pairs("bart", 4)
+    for name in ("dialogue_id", "state", "augmented_state"):
+        data = data.add_column(name, ["a"] * 4)
     made = tiny.trainer(tmp_path, "bart", data)
     assert made.args.remove_unused_columns
     (batch,) = batches_of(made)

@@ -86,9 +86,9 @@ def read_audited(
     if path.suffix.lower() in JSON_KINDS and path.is_file():
         found = load_records(path, invalid)
     else:
-        from dair_hf.data.texts.files import read_rows, with_row_ids
+        from dair_hf.data.texts.files import read_pairs, with_row_ids
 
-        found = with_row_ids(read_rows(path, needs_partners=paired))
+        found = with_row_ids(read_pairs(path, needs_partners=paired))
     # Training takes NaN, as in a column of numbers with empty cells, for no value.
     rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))

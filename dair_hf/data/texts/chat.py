@@ -9,18 +9,17 @@ from typing import Any, NamedTuple
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from dair_hf.data.texts.forms import TextForm, messages_of
+from dair_hf.data.texts.forms import TextForm
 from dair_hf.errors import DataError, explained
 
 ASSISTANT = "assistant"
 MARKS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")  # around the assistant's turns, in some templates
 OPENED = re.compile(r"<(\w+)>\s*\Z")  # what a generation prompt may open for the answer, such as <think>
-LINE = "\n"
 
 Message = Mapping[str, Any]
 
 
-class ChatTokens(NamedTuple):
+class _ChatTokens(NamedTuple):
     """Tokens of a chat."""
 
     ids: list[int]
@@ -36,7 +35,7 @@ def encode_chat(
     *,
     first: int = 0,
     tools: Any = None,
-) -> ChatTokens:
+) -> _ChatTokens:
     """Tokenize a chat by the template of the tokenizer, and find the tokens that the assistant wrote.
 
     A template with `{% generation %}` marks them itself. With any other template, turn i is what the rendered messages
@@ -45,85 +44,51 @@ def encode_chat(
     """
     with explained("the tokenizer has no chat template; set tokenizer.chat_template, or give texts", ValueError):
         template = tokenizer.get_chat_template(tools=tools)
-    require_turns(messages, where, first=first)
+    _require_turns(messages, where, first)
     if MARKS.search(template):
         text, spans = _marked_spans(tokenizer, messages, template, first, tools, where)
     else:
-        text, spans = assistant_spans(tokenizer, messages, where, first=first, tools=tools)
+        text, spans = _assistant_spans(tokenizer, messages, where, first, tools)
     ids, turns = _tokens_of_spans(tokenizer, text, spans)
     return _until_ends(ids, turns, ends)
 
 
-def require_turns(messages: Sequence[Message], where: str, *, first: int = 0) -> None:
-    """Refuse a chat from which nothing can be learned, whatever the template."""
-    roles = list(dict.fromkeys(message["role"] for message in messages[first:]))
-    if ASSISTANT not in roles:
-        raise DataError(
-            f"{where}: no message has the role {ASSISTANT!r}, so there is nothing to learn; found "
-            f"{', '.join(map(repr, roles)) or 'none'}; correct the role, or leave the row out"
-        )
-    if messages[0]["role"] == ASSISTANT:
-        raise DataError(f"{where}: begins with a message of the {ASSISTANT}; begin with one of the user or the system")
+def _require_turns(messages: Sequence[Message], where: str, first: int) -> None:
+    """Refuse a chat without a turn to learn, or whose first turn follows nothing."""
+    roles = [message["role"] for message in messages]
+    if ASSISTANT not in roles[first:] or roles[0] == ASSISTANT:
+        raise DataError(f"{where}: expected turns of the {ASSISTANT} after other messages, got {', '.join(roles)}")
 
 
 def messages_to_learn(
     content: Mapping[str, Any], form: TextForm, where: str, prefix: str
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the messages of a view, and the number of the first that can be a target.
-
-    Args:
-        content: Contents of the view (`forms.view_of`); a prompt is a list of messages.
-        form: `CHATS` or `COMPLETIONS`.
-        where: Name of the row, for messages.
-        prefix: Prefix of the columns of the view, for messages.
-
-    Raises:
-        DataError: A cell is no list of messages, a prompt ends with the assistant, or nothing can be learned.
-
-    Example:
-        >>> from dair_hf.data.texts.forms import CHATS
-        >>> content = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
-        >>> messages, first = messages_to_learn(content, CHATS, "row '0'", "")
-        >>> len(messages), first
-        (2, 0)
-    """
-    source = form.inputs[0]
-    messages, first = messages_of(content[source], where, prefix + source), 0
-    if form.target is not None:
-        if messages[-1]["role"] == ASSISTANT:
-            raise DataError(
-                f"{where}, column {prefix + source!r}: ends with a message of the {ASSISTANT}; move it to {form.target}"
-            )
-        first = len(messages)
-        messages = messages + messages_of(content[form.target], where, prefix + form.target)
-    require_turns(messages, where, first=first)
+    """Return the messages of a view (`forms.view_of`), and the number of the first that can be a target."""
+    messages, first = content[form.inputs[0]], 0
+    place = f"{where}, column {prefix + (form.target or form.inputs[0])!r}"
+    if form.target is None:
+        _require_turns(messages, place, first)
+        return messages, first
+    first = len(messages)
+    messages = messages + content[form.target]
+    _require_turns(messages[first - 1 :], place, 1)  # the prompt ends with another role
     return messages, first
 
 
 def render(
     tokenizer: Any, messages: Sequence[Message], where: str, *, tools: Any = None, add_generation_prompt: bool = False
 ) -> str:
-    """Return a chat as text, by the template of the tokenizer.
-
-    Raises:
-        DataError: The template refuses the messages, for example because roles do not alternate.
-    """
-    try:
+    """Return a chat as text, by the template of the tokenizer."""
+    # Errors of jinja2, and of any expression of the template; one may require that roles alternate.
+    with explained(f"{where}: the chat template refuses its messages", Exception):
         text = tokenizer.apply_chat_template(
             list(messages), tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt
         )
-    except Exception as error:  # of jinja2, and whatever an expression of the template raises
-        raise _refused(error, where) from error
     return str(text)
 
 
-def _refused(error: Exception, where: str) -> DataError:
-    reason = " ".join(str(error).split())
-    return DataError(f"{where}: the chat template refuses its messages: {reason[:300]}; change them")
-
-
-def assistant_spans(
-    tokenizer: Any, messages: Sequence[Message], where: str, *, first: int = 0, tools: Any = None
+def _assistant_spans(
+    tokenizer: Any, messages: Sequence[Message], where: str, first: int, tools: Any
 ) -> tuple[str, list[tuple[int, int]]]:
     """Return a chat as text, and the spans of characters that the assistant wrote, by differences of prefixes.
 
@@ -145,17 +110,16 @@ def assistant_spans(
         turns.append((number, before, after))
     for number, before, after in turns:
         if not (text.startswith(before) and text.startswith(after) and len(before) < len(after)):
+            # Such as templates that drop the thinking of earlier turns.
             raise DataError(
-                f"{where}: the chat template writes message {number} otherwise than after the messages before it alone "
-                f"({_difference(text, before, after)}), so the tokens of the assistant are not known. Templates that "
-                "drop the thinking of earlier turns do so; give prompt and completion, with the last turn as "
-                "completion, or a template with {% generation %} around the assistant's turns"
+                f"{where}: expected a chat template that writes message {number} as without later ones, or "
+                f"{{% generation %}} in it; {_difference(text, before, after)}"
             )
     return text, [(len(before), len(after)) for _, before, after in turns]
 
 
 def _continuation(before: str, after: str, message: Message, where: str) -> str:
-    """Return what the assistant writes after a generation prompt that is no beginning of the chat with its turn.
+    """Return what the assistant writes after a generation prompt with which the chat with its turn does not begin.
 
     Spaces and line breaks at the end of the prompt may be missing in the chat, and so may a thought that the prompt
     opens, if the content of the message has it.
@@ -164,24 +128,16 @@ def _continuation(before: str, after: str, message: Message, where: str) -> str:
     if not before[shared:].strip():
         return after[shared:]
     tag, content = OPENED.search(before), message.get("content")
-    if tag is not None and tag.start() <= shared:
+    if tag is not None and tag.start() <= shared and isinstance(content, str):
         begin, end = f"<{tag[1]}>", f"</{tag[1]}>"
-        if not (isinstance(content, str) and content.lstrip().startswith(begin) and end in content):
-            raise DataError(
-                f"{where}: has no {begin} ... {end} at the start of its content, but the generation prompt of the chat "
-                f"template ends with {tag[0]!r}. Begin the content with the thought, or with "
-                f"{begin + 2 * LINE + end + 2 * LINE!r} for none, or take {tag[0]!r} out of the generation prompt of "
-                "tokenizer.chat_template"
-            )
         # The template writes the answer without its thought, and then what ends a turn.
         written, answer = after[tag.start() :].lstrip(), content.rpartition(end)[2].strip()
-        if written.startswith(answer):
+        if content.lstrip().startswith(begin) and end in content and written.startswith(answer):
             thought_and_answer = content.strip().removeprefix(begin).removeprefix(tag[0].removeprefix(begin))
             return thought_and_answer + written.removeprefix(answer)
     raise DataError(
-        f"{where}: does not go on from the generation prompt of the chat template ({before[shared:][:30]!r} became "
-        f"{after[shared:][:30]!r}), as when it has a thought that the prompt ends; make them agree, in the message or "
-        "in tokenizer.chat_template"
+        f"{where}: expected an answer that continues the generation prompt of the chat template, which ends with "
+        f"{before[shared:][:30]!r}, got {after[shared:][:30]!r}"
     )
 
 
@@ -196,7 +152,7 @@ def _marked_spans(
     tokenizer: Any, messages: Sequence[Message], template: str, first: int, tools: Any, where: str
 ) -> tuple[str, list[tuple[int, int]]]:
     """Return a chat as text, and the spans of characters that `{% generation %}` marks from message `first` on."""
-    try:
+    with explained(f"{where}: the chat template refuses its messages", Exception):
         # As `apply_chat_template` does, which keeps the spans to itself, and drops turns behind one whose last
         # character no token covers.
         texts, marked = render_jinja_template(
@@ -206,13 +162,11 @@ def _marked_spans(
             return_assistant_tokens_mask=True,
             **tokenizer.special_tokens_map,
         )
-    except Exception as error:
-        raise _refused(error, where) from error
     text, spans = texts[0], [(begin, end) for begin, end in marked[0] if begin < end]
     if first:
         spans = spans[_spans_before(tokenizer, messages, first, tools, where, text, spans) :]
     if not spans:
-        raise DataError(f"{where}: {{% generation %}} of the chat template marks no token; mend the template")
+        raise DataError(f"{where}: expected {{% generation %}} of the chat template to mark tokens")
     return text, spans
 
 
@@ -235,9 +189,8 @@ def _spans_before(
     prompt = render(tokenizer, messages[:first], where, tools=tools)
     if not text.startswith(prompt):
         raise DataError(
-            f"{where}: the chat template writes the messages before message {first} otherwise than without it "
-            f"({_difference(text, prompt, prompt)}), and {{% generation %}} does not mark each turn of the assistant "
-            "once, so the tokens of the answer are not known; mend the template"
+            f"{where}: expected a chat template that marks each turn of the assistant once, or writes the prompt of "
+            f"message {first} as without it; {_difference(text, prompt, prompt)}"
         )
     return sum(begin < len(prompt) for begin, _ in spans)
 
@@ -272,7 +225,7 @@ def _cuts_a_token(offsets: Sequence[tuple[int, int]], border: int) -> bool:
     return max((end for start, end in offsets if start < border), default=0) != border
 
 
-def _until_ends(ids: list[int], turns: list[int], ends: Collection[int]) -> ChatTokens:
+def _until_ends(ids: list[int], turns: list[int], ends: Collection[int]) -> _ChatTokens:
     """Return the tokens of a chat; targets of each turn go up to its first end token."""
     ended: set[int] = set()
     is_target = []
@@ -280,4 +233,4 @@ def _until_ends(ids: list[int], turns: list[int], ends: Collection[int]) -> Chat
         is_target.append(turn > 0 and turn not in ended)
         if turn and token in ends:
             ended.add(turn)
-    return ChatTokens(ids, is_target, ended == set(turns) - {0})
+    return _ChatTokens(ids, is_target, ended == set(turns) - {0})

@@ -12,18 +12,15 @@ from dair_hf.data.texts.forms import (
     COMPLETIONS,
     INPUT_IDS,
     LABEL,
-    MESSAGES,
     TEXT,
     TEXT_PAIR,
     TOOLS,
     TextForm,
-    messages_of,
+    label_of,
     name_of,
-    text_of,
     tools_of,
     view_of,
 )
-from dair_hf.data.texts.labels import label_of
 from dair_hf.data.view_columns import partner_numbers, view_prefix
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -52,37 +49,28 @@ class ModelNeeds:
         """The limit as the user sets it: `max_length=512`, or `--max-tokens 512`."""
         return f"{self.limit_option}{' ' if self.limit_option.startswith('-') else '='}{self.limit}"
 
-    @property
-    def generates(self) -> bool:
-        """True for language models, which learn to write a target."""
-        return self.loss in ("seq2seq", "causal")
-
 
 class TextEncoder:
-    """Function for `Dataset.map(with_indices=True)` that makes the columns of a model of the texts of all views.
+    """Function for `Dataset.map(with_indices=True)` that turns the texts of all views into the columns of a model.
 
     - A classifier or a regression: the tokens of `text`, or of `text` and `text_pair`; the label.
-    - An encoder-decoder: the tokens of the prompt, and as labels those of the completion with its end token.
+    - An encoder-decoder: the tokens of the prompt; as labels the completion with its end token.
     - A decoder-only model: one sequence of both, with the prompt masked in the labels.
     - A chat: one sequence by the chat template, of which the turns of the assistant are labels.
 
     Texts longer than `needs.limit` are cut: a prompt of a decoder-only model on the left, since its end leads to the
     answer; a target on the right, before its end token; others on `tokenizer.truncation_side`.
 
-    A note says which texts are empty or white space. An empty target is learned as the end of the answer alone.
+    A note says which texts are cut, empty or white space. An empty target is learned as the end of the answer alone.
 
     Args:
         form: Form of the data.
         tokenizer: Tokenizer of the model.
-        needs: What the model needs.
+        needs: Requirements of the model.
         columns: Columns of the data.
         answers: Whether answers are to be generated: the last turn of a chat is then its only target.
         prompts: Whether there are inputs only, and no targets.
-        names_rows: Whether rows without a `row_id` get their number, which a shuffled batch would not tell.
-
-    Raises:
-        DataError: The model cannot read this form of data. Of a row: a cell cannot be used, or no token of a target is
-            left to train on.
+        names_rows: Whether rows without a `row_id` get their number, which a shuffled batch would lose.
     """
 
     revision = 5  # part of the fingerprint by which `Dataset.map` finds earlier results
@@ -109,8 +97,6 @@ class TextEncoder:
             self.has_target = [view_prefix(view) + LABEL in columns for view in self.views]
             if TEXT_PAIR in columns and "token_type_ids" in tokenizer.model_input_names:
                 self.names.append("token_type_ids")
-        if form.inputs == (MESSAGES,) and needs.loss != "causal":
-            raise DataError(f"has the column {MESSAGES}, but {needs.name} is no decoder-only model; give texts")
 
     def __call__(self, row: Mapping[str, Any], number: int = 0) -> dict[str, Any]:
         """Return the columns of the model for all views; None for an absent partner."""
@@ -133,47 +119,52 @@ class TextEncoder:
         self, content: Mapping[str, Any], row: Mapping[str, Any], where: str, prefix: str
     ) -> tuple[dict[str, Any], int]:
         """Return the columns of a view, and a note on its texts."""
-        needs = self.needs
-        if TEXT in self.form.inputs:
-            texts = [text_of(content[name], where, prefix + name) for name in (TEXT, TEXT_PAIR) if name in content]
-            encoded, note = self._input(*texts)
-            if self.prompts:
-                return encoded, note
-            label = content[LABEL]
-            encoded[LABELS] = label_of(label, needs.loss, needs.label2id, needs.num_labels, where, prefix + LABEL)
+        form, needs = self.form, self.needs
+        if TEXT in form.inputs:
+            encoded, note = self._input(*(content[name] for name in (TEXT, TEXT_PAIR) if name in content))
+            if not self.prompts:
+                column = prefix + LABEL
+                label = label_of(content[LABEL], needs.loss, needs.label2id, needs.num_labels, where, column)
+                encoded[LABELS] = label
             return encoded, note
-        if self.prompts:
-            return self._prompt(content[self.form.inputs[0]], where, prefix, tools_of(row, prefix, where))
-        if self.form.target is None:
-            messages, _ = messages_to_learn(content, self.form, where, prefix)
-            return self._chat(messages, where, prefix, tools_of(row, prefix, where))
-        source, target = self.form.inputs[0], self.form.target
-        if self.form is COMPLETIONS and isinstance(content[source], list):
-            return self._chat_completion(content, where, prefix, tools_of(row, prefix, where))
-        prompt = text_of(content[source], where, prefix + source)
-        encoded, note = self._completion(prompt, text_of(content[target], where, prefix + target))
-        # The first token of a decoder-only model is predicted from nothing.
-        learned = encoded[LABELS][1:] if needs.loss == "causal" else encoded[LABELS]
-        if all(token == IGNORE_INDEX for token in learned):
-            raise DataError(
-                f"{where}, column {prefix + target!r}: {content[target]!r:.40} after {prefix}{source} "
-                f"{content[source]!r:.40} leaves {needs.name} no token to learn; give texts, or leave the row out"
-            )
-        return encoded, note
+        source = content[form.inputs[0]]
+        if isinstance(source, list):
+            if needs.loss != "causal":
+                expected = f"texts, since {needs.name} is not decoder-only"
+                raise DataError(f"{where}, column {prefix + form.inputs[0]!r}: expected {expected}, got messages")
+            return self._messages(content, where, prefix, tools_of(row, prefix, where))
+        return self._prompt(source) if self.prompts else self._completion(source, content[str(form.target)])
 
-    def _prompt(self, value: Any, where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:
-        """Encode a prompt without an answer: a text, or messages that the template ends with its generation prompt."""
-        if isinstance(value, list):
-            messages = messages_of(value, where, prefix + self.form.inputs[0])
-            messages = messages[: len(messages) - (messages[-1]["role"] == ASSISTANT)]
-            ids = self._ids(render(self.tokenizer, messages, where, tools=tools, add_generation_prompt=True))
-        else:
-            text = text_of(value, where, prefix + self.form.inputs[0])
-            if self.needs.loss == "seq2seq":
-                return self._input(text)
-            ids = [*self.needs.before_prompt, *self._ids(text)]
+    def _prompt(self, text: str) -> tuple[dict[str, Any], int]:
+        """Encode a prompt without an answer."""
+        if self.needs.loss == "seq2seq":
+            return self._input(text)
+        return self._cut_prompt([*self.needs.before_prompt, *self._ids(text)])
+
+    def _cut_prompt(self, ids: list[int]) -> tuple[dict[str, Any], int]:
         kept = ids if self.needs.limit is None else ids[-self.needs.limit + 1 :]  # room for an answer
         return {INPUT_IDS: kept, "attention_mask": [1] * len(kept)}, CUT_INPUT * (len(kept) < len(ids))
+
+    def _messages(self, content: Mapping[str, Any], where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:
+        """Encode messages: of a prompt without an answer, a prompt and a completion, or a chat."""
+        if self.prompts:
+            messages = content[self.form.inputs[0]]
+            messages = messages[: len(messages) - (messages[-1]["role"] == ASSISTANT)]
+            text = render(self.tokenizer, messages, where, tools=tools, add_generation_prompt=True)
+            return self._cut_prompt(self._ids(text))
+        messages, first = messages_to_learn(content, self.form, where, prefix)
+        if self.answers:
+            last = max(number for number, message in enumerate(messages) if message["role"] == ASSISTANT)
+            return self._fitted(messages[: last + 1], last, where, tools)
+        if self.form is COMPLETIONS:
+            return self._fitted(messages, first, where, tools)
+        chat = encode_chat(self.tokenizer, messages, self.needs.ends, where, tools=tools)
+        limit, note = self.needs.limit, 0 if chat.has_ends else NO_END
+        if limit is None or len(chat.ids) <= limit:
+            return _sequence(chat.ids, chat.is_target), note
+        kept = slice(-limit, None) if self.tokenizer.truncation_side == "left" else slice(limit)
+        is_cut = CUT_TARGET if sum(chat.is_target[kept]) < sum(chat.is_target) else CUT_INPUT
+        return _sequence(chat.ids[kept], chat.is_target[kept]), note | is_cut
 
     def _input(self, *texts: str) -> tuple[dict[str, Any], int]:
         limit = self.needs.limit
@@ -211,40 +202,6 @@ class TextEncoder:
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
 
-    def _chat_completion(
-        self, content: Mapping[str, Any], where: str, prefix: str, tools: Any
-    ) -> tuple[dict[str, Any], int]:
-        """Encode a prompt and a completion of messages: those of the assistant in the completion are targets."""
-        if self.needs.loss != "causal":
-            raise DataError(
-                f"{where}, column {prefix + self.form.inputs[0]!r}: holds messages, but {self.needs.name} is no "
-                "decoder-only model; give texts"
-            )
-        messages, first = messages_to_learn(content, self.form, where, prefix)
-        if self.answers:
-            return self._chat(messages, where, prefix, tools)
-        return self._fitted(messages, first, where, tools)
-
-    def _chat(self, messages: list[dict[str, Any]], where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:
-        if self.answers:
-            last = max(number for number, message in enumerate(messages) if message["role"] == ASSISTANT)
-            return self._fitted(messages[: last + 1], last, where, tools)
-        chat = encode_chat(self.tokenizer, messages, self.needs.ends, where, tools=tools)
-        limit, note = self.needs.limit, 0 if chat.has_ends else NO_END
-        if limit is None or len(chat.ids) <= limit:
-            return _sequence(chat.ids, chat.is_target), note
-        side = self.tokenizer.truncation_side
-        kept = slice(-limit, None) if side == "left" else slice(limit)
-        if not any(chat.is_target[kept][1:]):
-            kept_on = "right" if side == "left" else "left"  # also the side to cut instead
-            raise DataError(
-                f"{where}, column {prefix + MESSAGES!r}: has {len(chat.ids)} tokens, and the {limit} that are kept on "
-                f"its {kept_on} hold none of the {ASSISTANT}; raise {self.needs.limit_option}, set "
-                f"tokenizer.truncation_side={kept_on!r}, or leave the row out"
-            )
-        is_cut = CUT_TARGET if sum(chat.is_target[kept]) < sum(chat.is_target) else CUT_INPUT
-        return _sequence(chat.ids[kept], chat.is_target[kept]), note | is_cut
-
     def _fitted(self, messages: list[dict[str, Any]], first: int, where: str, tools: Any) -> tuple[dict[str, Any], int]:
         """Encode messages of which those from `first` on are the answer: too long, the prompt is cut on its left."""
         chat = encode_chat(self.tokenizer, messages, self.needs.ends, where, first=first, tools=tools)
@@ -262,7 +219,7 @@ class TextEncoder:
 
 
 def _empty_texts(content: Mapping[str, Any], form: TextForm) -> int:
-    """Return a note on the empty texts of a view; of a chat, on the turns of the user and those of the assistant."""
+    """Return a note on the empty texts of a view; in a chat, on turns of the user and of the assistant."""
     note = 0
     for column, value in content.items():
         bit = EMPTY_TARGET if column == form.target else EMPTY_INPUT
@@ -271,7 +228,7 @@ def _empty_texts(content: Mapping[str, Any], form: TextForm) -> int:
         elif isinstance(value, list) and column not in (LABEL, TOOLS):
             for message in value:
                 text = message.get("content") or ""
-                # A turn of the assistant may consist of calls of tools, and that of the system may be empty.
+                # A turn of the assistant may consist of calls of tools, and the system message may be empty.
                 if isinstance(text, str) and not text.strip() and set(message) <= {"role", "content"}:
                     note |= {ASSISTANT: EMPTY_TARGET, "user": EMPTY_INPUT}.get(message["role"], 0)
     return note

@@ -1,33 +1,32 @@
-"""Files of paired rows: `pairs_from_jsonl`."""
+"""Files of paired rows: JSON lines, JSON, CSV, Parquet, and folders of `datasets`.
+
+The readers of `datasets` guess types from the first chunk of JSON and CSV: texts such as "2024-05-02" or "007" become
+dates and numbers, and a column that begins with empty cells cannot hold a text later. Here a text stays a text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow.parquet
 
 from dair_hf.data.collator import ROW_ID
-from dair_hf.data.texts.forms import (
-    COMPLETION,
-    COMPLETIONS,
-    FORMS,
-    INPUT_IDS,
-    LABEL,
-    MESSAGES,
-    PROMPT,
-    TextForm,
-    is_missing,
-    messages_of,
-    require_partner_columns,
-    text_of,
-    view_of,
-)
-from dair_hf.data.texts.readers import CSV, JSON_LINES, read_file
-from dair_hf.data.view_columns import AUGMENTED_PREFIX, is_augmented, parse_column, partner_numbers, view_prefix
+from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, require_partner_columns, view_of
+from dair_hf.data.view_columns import columns_by_view, is_augmented, parse_column
 from dair_hf.errors import DataError, explained
 from dair_hf.io.pair_files import require_pairs_file
+from dair_hf.io.records import PARQUET, load_records
+
+JSON_LINES, CSV = ".jsonl", ".csv"
+# Columns of CSV files whose cells are texts, even if they look like numbers.
+TEXTS = {ROW_ID} | {column for form in FORMS for column in form.columns} - {LABEL}
+WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
+NUMBER = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Dataset:
@@ -41,8 +40,8 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
     - `messages`: a chat, whose assistant's turns are learned;
     - `source` and `target`: texts.
 
-    A row whose partner's columns are absent or null has no such partner. If a file has no column for a partner's target
-    at all, it is that of the original, and likewise one of two input columns (`text_pair` without
+    A row whose partner's columns are absent or null has no such partner. If a file has no column for a partner's
+    target, the partner has the target of its original, and likewise one of two input columns (`text_pair` without
     `augmented_text_pair`). A partner that equals its original is a pair like any other; null is cheaper. `DAIRTrainer`
     takes the result as it is, and tokenizes it.
 
@@ -63,13 +62,11 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
         {'prompt': '2 + 3 =', 'completion': '5', 'augmented_prompt': '7 + 1 =', 'augmented_completion': '8', ...}
     """
     files = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
-    if not files:
-        raise DataError("paths: names no file; give at least one")
-    parts = [read_rows(path) for path in files]
+    parts = [read_pairs(path) for path in files]
     for path, rows in zip(files, parts, strict=True):
+        # `concatenate_datasets` fills columns that a file lacks with null: no partner.
         if set(rows.column_names) != set(parts[0].column_names):
-            gap = sorted(set(rows.column_names) ^ set(parts[0].column_names))
-            raise DataError(f"{path}: only one of it and {files[0]} has {gap}; give all files the same columns")
+            raise DataError(f"{path}: expected the columns {parts[0].column_names}, got {rows.column_names}")
         _require_texts(path, rows)
     with explained(", ".join(map(str, files)), ValueError, TypeError):
         pairs = datasets.concatenate_datasets(_with_equal_numbers(parts)) if len(parts) > 1 else parts[0]
@@ -86,18 +83,6 @@ def _with_equal_numbers(parts: list[datasets.Dataset]) -> list[datasets.Dataset]
     return parts
 
 
-def read_pairs(path: Path) -> datasets.Dataset:
-    """Read paired rows of any columns; rows without a `row_id` get their number.
-
-    Args:
-        path: As in `pairs_from_jsonl`.
-
-    Raises:
-        DataError: The file is missing, of another kind, empty, damaged, or has no columns of partners.
-    """
-    return with_row_ids(read_rows(path))
-
-
 def with_row_ids(rows: datasets.Dataset) -> datasets.Dataset:
     """Return rows with a column `row_id`: as given, or their numbers."""
     if ROW_ID in rows.column_names:
@@ -105,52 +90,81 @@ def with_row_ids(rows: datasets.Dataset) -> datasets.Dataset:
     return rows.add_column(ROW_ID, [str(number) for number in range(len(rows))])
 
 
-def read_rows(path: Path, needs_partners: bool = True) -> datasets.Dataset:
-    """Read the rows of a file.
+def read_pairs(path: Path, needs_partners: bool = True) -> datasets.Dataset:
+    """Read the rows of a file of pairs, or of a folder of `datasets`.
 
     Args:
         path: As in `pairs_from_jsonl`.
         needs_partners: Whether there must be columns of partners.
-
-    Raises:
-        DataError: As `read_pairs`.
     """
     require_pairs_file(path)
-    rows = read_file(path)
-    if isinstance(rows, datasets.DatasetDict):
-        splits = list(rows)
-        raise DataError(f"{path}: holds the splits {splits}; name the folder of one of them")
-    if path.suffix.lower() == CSV and len(rows.column_names) == 1 and AUGMENTED_PREFIX in rows.column_names[0]:
-        raise DataError(
-            f"{path}: its columns are not separated by commas (found one, {rows.column_names[0]!r:.80}); write it "
-            "anew, with commas"
-        )
-    if not len(rows) or (needs_partners and not any(map(is_augmented, rows.column_names))):
-        raise DataError(
-            f"{path}: found {len(rows)} rows with the columns {rows.column_names}; partners have the columns of their "
-            f"originals with the prefix {AUGMENTED_PREFIX!r}"
-        )
+    kind = path.suffix.lower()
+    with explained(f"{path}: cannot be read", Exception):
+        if path.is_dir():
+            rows = datasets.load_from_disk(path)
+        elif kind == PARQUET:  # with the types of columns, such as class names and images
+            rows = datasets.Dataset(pyarrow.parquet.read_table(path))
+        else:
+            records = load_records(path)
+            names = dict.fromkeys(name for row in records for name in row)
+            columns = {name: [row.get(name) for row in records] for name in names}
+            if kind == CSV:
+                rows = datasets.Dataset.from_dict({name: _cells(name, texts) for name, texts in columns.items()})
+            else:
+                rows = _with_mixed_types(columns)
+    is_paired = isinstance(rows, datasets.Dataset) and any(map(is_augmented, rows.column_names))
+    if not len(rows) or (needs_partners and not is_paired) or isinstance(rows, datasets.DatasetDict):
+        expected = "rows with the columns of originals, and of partners with the prefix 'augmented_'"
+        raise DataError(f"{path}: expected {expected}, got {len(rows)} rows with {rows.column_names}")
     return rows
+
+
+def _cells(name: str, texts: Sequence[str | None]) -> list[Any]:
+    """Return the cells of a column of a CSV file."""
+    values = [text or None for text in texts]
+    kinds = () if parse_column(name)[1] in TEXTS else ((int, WHOLE_NUMBER), (float, NUMBER))
+    for number, pattern in kinds:
+        if all(value is None or pattern.fullmatch(value) for value in values):
+            return [None if value is None else number(value) for value in values]
+    return values
+
+
+def _with_mixed_types(columns: dict[str, list[Any]]) -> datasets.Dataset:
+    """Return columns as a data set; a field may be a text in one row and something else in another.
+
+    The type `Json` of `datasets` takes a text that is valid JSON for what it says, so texts there are encoded first.
+    """
+    rows = datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
+    if "Json(" not in repr(rows.features):
+        return rows
+    encoded = {name: [_encoded(value, rows.features[name]) for value in values] for name, values in columns.items()}
+    return datasets.Dataset.from_dict(encoded, features=rows.features)
+
+
+def _encoded(value: Any, feature: Any) -> Any:
+    if isinstance(feature, datasets.Json):
+        return json.dumps(value) if isinstance(value, str) else value
+    if isinstance(feature, datasets.List) and value is not None:
+        return [_encoded(item, feature.feature) for item in value]
+    if isinstance(feature, dict) and value is not None:
+        return {name: _encoded(value.get(name), inner) for name, inner in feature.items()}
+    return value
 
 
 def _require_texts(path: Path, rows: datasets.Dataset) -> None:
     """Refuse rows of no form, and cells that no model can read; of labels, only the model can tell."""
     columns = rows.column_names
+    views = columns_by_view(columns, path)
     forms = [form for form in FORMS if set(form.needed) <= set(columns)]
     if not forms and INPUT_IDS not in columns:
-        raise DataError(
-            f"{path}: has the columns {columns}; give {', or '.join(map(str, FORMS))}, each also with the prefix "
-            f"{AUGMENTED_PREFIX!r}"
-        )
+        raise DataError(f"{path}: expected {', or '.join(map(str, FORMS))}, got the columns {columns}")
     for form in forms:
         if not any(parse_column(name)[1] in form.columns for name in columns if is_augmented(name)):
             continue
-        try:
-            require_partner_columns(form, columns)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
+        require_partner_columns(form, columns, f"{path}: ")
         for number, row in enumerate(rows):
-            check_row(row, form, _Place(path, number))
+            for view in views:
+                view_of(row, form, view, _Place(path, number))
 
 
 class _Place:
@@ -165,26 +179,3 @@ class _Place:
         lines = self.path.read_text(encoding="utf-8").split("\n")
         filled = [number for number, line in enumerate(lines, 1) if line.strip()]
         return f"{self.path}: line {filled[self.number]}"
-
-
-def check_row(row: Mapping[str, Any], form: TextForm, place: Any) -> None:
-    """Refuse a row whose cells are no texts or messages, or that has half a partner."""
-    for view in (0, *partner_numbers(row)):
-        content, prefix = view_of(row, form, view, place), view_prefix(view)
-        for column, value in (content or {}).items():
-            if column == MESSAGES or (column in (PROMPT, COMPLETION) and isinstance(value, list)):
-                messages_of(value, place, prefix + column)
-            elif column == LABEL:
-                if is_missing(value):
-                    raise DataError(f"{place}, column {prefix + column!r}: is empty; give a label")
-            else:
-                text_of(value, place, prefix + column)
-        if (
-            content
-            and form is COMPLETIONS
-            and isinstance(content[PROMPT], list) != isinstance(content[COMPLETION], list)
-        ):
-            raise DataError(
-                f"{place}, column {prefix + COMPLETION!r}: of prompt and completion one is a text and the other a list "
-                "of messages; give both alike"
-            )

@@ -10,7 +10,8 @@ from typing import Any
 
 from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.view_columns import parse_column, partner_numbers, view_prefix
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
+from dair_hf.losses.per_sample import IGNORE_INDEX
 
 TEXT, TEXT_PAIR, LABEL = "text", "text_pair", "label"
 PROMPT, COMPLETION, MESSAGES, TOOLS = "prompt", "completion", "messages", "tools"
@@ -20,17 +21,11 @@ INPUT_IDS = "input_ids"
 
 @dataclass(frozen=True)
 class TextForm:
-    """Columns of one form of text data.
+    """Columns of one form of text data."""
 
-    Attributes:
-        inputs: Columns of the input; a partner has at least one of its own.
-        target: Column of the target; None if it is part of the input, as in a chat.
-        optional: Columns of the input that data need not have.
-    """
-
-    inputs: tuple[str, ...]
-    target: str | None = None
-    optional: tuple[str, ...] = ()
+    inputs: tuple[str, ...]  # a partner has at least one of its own, or of the optional ones
+    target: str | None = None  # None if it is part of the input, as in a chat
+    optional: tuple[str, ...] = ()  # of the input
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -60,12 +55,7 @@ FORMS = (CLASSES, *GENERATED)
 
 
 def holds_text(columns: Collection[str]) -> bool:
-    """Return whether data have columns of text in a known form, and none of token ids.
-
-    Example:
-        >>> holds_text(["prompt", "completion"]), holds_text(["text", "label", "input_ids", "labels"])
-        (True, False)
-    """
+    """Return whether data have columns of text in a known form, and none of token ids."""
     return INPUT_IDS not in columns and any(set(form.needed) <= set(columns) for form in FORMS)
 
 
@@ -77,81 +67,30 @@ def form_of(columns: Collection[str], generates: bool, model: str, prompts: bool
         generates: Whether it is a language model; otherwise it gives texts a label.
         model: Name of the model, for messages.
         prompts: Whether inputs are enough, as for predictions; the form of data without targets has `target=None`.
-
-    Raises:
-        DataError: The data have columns of no form, of one for another kind of model, or of several.
-
-    Example:
-        >>> str(form_of(["row_id", "prompt", "completion", "augmented_prompt"], True, "LlamaForCausalLM"))
-        'prompt and completion'
     """
     names = set(columns)
     wanted = GENERATED if generates else (CLASSES,)
     found = [form for form in wanted if set(form.needed) <= names]
-    if len(found) > 1:
-        other = found[1].inputs[0]
-        raise DataError(
-            f"has the columns {found[0]}, and also {found[1]}; which are to be trained on? Drop the others, such as "
-            f"dataset.remove_columns({other!r})"
-        )
-    if found:
-        return found[0]
-    untargeted = [replace(form, target=None) for form in wanted if set(form.inputs) <= names]
-    if prompts and untargeted and LABELS not in names:
-        return untargeted[0]
-    others = [form for form in FORMS if set(form.needed) <= names]
-    needed = ", or ".join(map(str, wanted))
-    if others:
-        raise DataError(f"has the columns {others[0]}, but {model} needs {needed}; rename them, or name another model")
-    for form in wanted:
-        if LABELS in names and form.inputs[0] in names and form.target is not None:
-            raise DataError(
-                f"has the columns {form.inputs[0]} and {LABELS}; {form.inputs[0]} goes with {form.target}, and "
-                f"{LABELS} with tokenised columns: rename it, also that of the partners"
-            )
-    raise DataError(
-        f"has the columns {list(columns)}; give {needed}, or columns of the model with {LABELS}: rename what holds "
-        "them, also in the partners"
-    )
+    if not found and prompts and LABELS not in names:
+        found = [replace(form, target=None) for form in wanted if set(form.inputs) <= names][:1]
+    if len(found) != 1:
+        needed = ", or ".join(map(str, wanted))
+        raise DataError(f"has the columns {list(columns)}: expected {needed} for {model}, one form")
+    return found[0]
 
 
-def require_partner_columns(form: TextForm, columns: Collection[str]) -> None:
-    """Refuse columns of partners of which it is not clear what the partner is.
-
-    A partner has an input of its own. Input columns that its number lacks altogether are those of the original, and so
-    is the target if no partner has one.
-
-    Args:
-        form: Form of the data.
-        columns: Columns of the data.
-
-    Raises:
-        DataError: A partner has a target, but no input; or only some of the partners have a target.
-
-    Example:
-        >>> require_partner_columns(CLASSES, ["text", "text_pair", "label", "augmented_text_pair"])
-    """
-    numbers = [
-        number
-        for number in partner_numbers(columns)
-        if any(view_prefix(number) + column in columns for column in form.columns)
-    ]
-    has_target = any(view_prefix(number) + str(form.target) in columns for number in numbers)
-    for prefix in map(view_prefix, numbers):
-        if not any(prefix + column in columns for column in form.all_inputs):
-            raise DataError(
-                f"lacks the column {prefix}{form.inputs[0]}, but has {prefix}{form.target}: one input cannot "
-                "have two targets; give the input of the partner, too"
-            )
-        if has_target and prefix + str(form.target) not in columns:
-            raise DataError(
-                f"lacks the column {prefix}{form.target}; found {sorted(columns)}. Give it to all "
-                "partners, or to none if all have the target of their original"
-            )
+def require_partner_columns(form: TextForm, columns: Collection[str], where: str = "") -> None:
+    """Refuse a partner with a target, but no input of its own, and targets of only some partners."""
+    prefixes = list(map(view_prefix, partner_numbers(columns)))
+    with_target = {prefix for prefix in prefixes if prefix + str(form.target) in columns}
+    with_input = {prefix for prefix in prefixes if any(prefix + column in columns for column in form.all_inputs)}
+    if with_target and (differing := with_target ^ with_input):
+        expected = " and ".join(min(differing) + column for column in form.needed)
+        raise DataError(f"{where}has the columns {list(columns)}: expected {expected}")
 
 
 def view_of(row: Mapping[str, Any], form: TextForm, view: int, where: object) -> dict[str, Any] | None:
-    """Return the contents of a view of a row: column of the form -> content.
+    """Return the checked contents of a view of a row: column of the form -> text, list of messages, or label.
 
     Args:
         row: The row.
@@ -163,93 +102,62 @@ def view_of(row: Mapping[str, Any], form: TextForm, view: int, where: object) ->
         The contents; None for an absent partner, whose own columns are all empty.
 
     Raises:
-        DataError: Some of the columns of a partner are empty, and others not.
+        DataError: Some of the columns of a partner are empty and others not, or a cell cannot be used.
 
     Example:
         >>> row = {"text": "a", "label": 1, "augmented_text": "b", "augmented_2_text": None}
         >>> [view_of(row, CLASSES, view, "row 'x'") for view in range(3)]
         [{'text': 'a', 'label': 1}, {'text': 'b', 'label': 1}, None]
     """
-    columns = [column for column in form.columns if column in row]
-    if view == 0:
-        return {column: row[column] for column in columns}
     prefix = view_prefix(view)
     own = {column: row[prefix + column] for column in form.columns if prefix + column in row}
-    empty = [column for column, value in own.items() if is_missing(value)]
-    if len(empty) == len(own):
-        return None
-    if empty:
-        given = next(column for column in own if column not in empty)
-        raise DataError(
-            f"{where}, column {prefix + empty[0]!r}: is empty, but {prefix}{given} is not; give both, or leave both "
-            "empty for a row without a partner"
-        )
-    return {column: own.get(column, row.get(column)) for column in columns}
+    if view:
+        empty = [column for column, value in own.items() if is_missing(value)]
+        if len(empty) == len(own):
+            return None
+        if empty:
+            expected = "a value as in the other columns of the partner"
+            raise DataError(f"{where}, column {prefix + empty[0]!r}: expected {expected}, got nothing")
+        own = {column: own.get(column, row.get(column)) for column in form.columns if column in row}
+    content = {column: _checked(value, column, where, prefix) for column, value in own.items()}
+    if len({isinstance(content.get(column), list) for column in (PROMPT, COMPLETION) if column in content}) > 1:
+        raise DataError(f"{where}, column {prefix + COMPLETION!r}: expected texts or messages in both columns, got one")
+    return content
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell is empty; columns of numbers of CSV files hold NaN there.
-
-    Example:
-        >>> is_missing(None), is_missing(float("nan")), is_missing("")
-        (True, True, False)
-    """
+    """Return whether a cell is empty; columns of numbers of CSV files hold NaN there."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def text_of(value: Any, where: object, column: str) -> str:
-    """Return the text of a cell.
-
-    Raises:
-        DataError: It is empty or no text.
-
-    Example:
-        >>> text_of("w4", "row '0'", "prompt")
-        'w4'
-    """
-    if isinstance(value, str):
+def _checked(value: Any, column: str, where: object, prefix: str) -> Any:
+    """Return the content of a cell; messages without the empty fields that columns of a table have."""
+    wrong, expected = value, "a text"
+    if column == LABEL:
+        if not is_missing(value):
+            return value  # `label_of` knows which labels the model has
+        expected = "a label"
+    elif column == MESSAGES or (column in (PROMPT, COMPLETION) and isinstance(value, list)):
+        expected = "messages with a role and a content"
+        if isinstance(value, Sequence) and not isinstance(value, str) and value:
+            kept = [_without_missing(message, deep=False) for message in value]
+            wrong = next((message for message in kept if not _is_message(message)), None)
+            if wrong is None:
+                return kept
+    elif isinstance(value, str):
         return value
-    found = "is empty" if is_missing(value) else f"found {value!r:.80}"
-    remedy = "give a text" if is_missing(value) else "give a text in quotes"
-    raise DataError(f"{where}, column {column!r}: {found}; {remedy}")
+    raise DataError(f"{where}, column {prefix + column!r}: expected {expected}, got {wrong!r:.80}")
 
 
-def messages_of(value: Any, where: object, column: str) -> list[dict[str, Any]]:
-    """Return the messages of a cell, without the empty fields that columns of a table have.
-
-    Raises:
-        DataError: It is no list of messages, each with a role.
-
-    Example:
-        >>> messages_of([{"role": "user", "content": "Hi", "tool_calls": None}], "row '0'", "messages")
-        [{'role': 'user', 'content': 'Hi'}]
-    """
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        found = "is empty" if is_missing(value) or value == [] else f"found {value!r:.80}"
-        raise DataError(
-            f'{where}, column {column!r}: {found}; give a list of messages such as {{"role": "user", "content": "Hi"}}'
-        )
-    messages = []
-    for number, message in enumerate(value):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise DataError(
-                f"{where}, column {column!r}: message {number} is {message!r:.80}; give a role and a content, such as "
-                '{"role": "user", "content": "Hi"}'
-            )
-        kept = {name: part for name, part in message.items() if part is not None}
-        if not any(name != "role" for name in kept):
-            raise DataError(f"{where}, column {column!r}: message {number} has no content; give one, or leave it out")
-        if not isinstance(kept.get("content", ""), (str, list)):
-            raise DataError(
-                f"{where}, column {column!r}: the content of message {number} is {kept['content']!r:.80}; give a text "
-                "in quotes, or a list of parts"
-            )
-        messages.append(kept)
-    return messages
+def _is_message(message: Any) -> bool:
+    """Return whether a message has a role and a content, or calls of tools; a template would write "None"."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or len(message) < 2:
+        return False
+    return isinstance(message.get("content", ""), (str, list))
 
 
 def tools_of(row: Mapping[str, Any], prefix: str, where: object) -> list[Any] | None:
-    """Return the tools that the template of a chat lists: those of the view, else those of the original.
+    """Return the tools that the template of a chat lists: tools of the view, else of the original.
 
     Args:
         row: The row; `tools` is a list of JSON schemas, or its JSON text.
@@ -258,9 +166,6 @@ def tools_of(row: Mapping[str, Any], prefix: str, where: object) -> list[Any] | 
 
     Returns:
         The tools, without the empty fields that columns of a table have; None if there are none.
-
-    Raises:
-        DataError: The cell holds anything else.
 
     Example:
         >>> tools_of({"tools": '[{"name": "add"}]', "augmented_tools": [{"name": "neg", "x": None}]}, "augmented_", 0)
@@ -271,32 +176,66 @@ def tools_of(row: Mapping[str, Any], prefix: str, where: object) -> list[Any] | 
     if is_missing(tools):
         return None
     if isinstance(tools, str):
-        try:
+        with explained(f"{where}, column {column!r}", ValueError):
             tools = json.loads(tools)
-        except ValueError as error:
-            raise DataError(f"{where}, column {column!r}: is no JSON ({error}); give a list of tools") from error
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise DataError(f"{where}, column {column!r}: found {tools!r:.80}; give a list of tools, each a JSON schema")
-    return _without_missing(tools)
+        raise DataError(f"{where}, column {column!r}: expected a list of JSON schemas, got {tools!r:.80}")
+    return [_without_missing(tool) for tool in tools]
 
 
-def _without_missing(value: Any) -> Any:
+def _without_missing(value: Any, deep: bool = True) -> Any:
+    """Return a value without the fields of dictionaries that are None."""
     if isinstance(value, Mapping):
-        return {name: _without_missing(part) for name, part in value.items() if part is not None}
+        kept = {name: part for name, part in value.items() if part is not None}
+        return {name: _without_missing(part) for name, part in kept.items()} if deep else kept
     return [_without_missing(part) for part in value] if isinstance(value, list) else value
 
 
-def name_of(row: Mapping[str, Any], number: int) -> str:
-    """Return the name of a row for messages: its `row_id`, else its number.
+def label_of(
+    value: Any, loss: str | None, label2id: Mapping[str, int], num_labels: int, where: str, column: str
+) -> Any:
+    """Return the label of a view as the model needs it: the number of a class, a number, or a list of them in [0, 1].
+
+    Args:
+        value: Content of the cell. Whole numbers may be floats, as in a column of a CSV file with empty cells.
+        loss: Name of the sample loss: "classification", "multi_label", or one of numbers.
+        label2id: Name of a class -> its number, of the model.
+        num_labels: Number of classes; 0: unknown.
+        where: Name of the row, for messages.
+        column: Column, for messages.
 
     Example:
-        >>> name_of({"row_id": "a/0"}, 7), name_of({}, 7)
-        ("row 'a/0'", "row '7'")
+        >>> label_of("yes", "classification", {"no": 0, "yes": 1}, 2, "row '0'", "label")
+        1
     """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if loss == "classification":
+        expected = f"a class, {', '.join(label2id)} or its number below {num_labels}"
+        if isinstance(value, str) and value in label2id:
+            return label2id[value]
+        if is_number and float(value).is_integer():
+            is_class = not num_labels or 0 <= value < num_labels or value == IGNORE_INDEX
+            # A number may be the name of a class that has another number.
+            if is_class and label2id.get(str(int(value)), value) == value:
+                return int(value)
+    elif loss == "multi_label":
+        expected = f"a list of {num_labels} numbers in [0, 1]"
+        if isinstance(value, list) and len(value) == num_labels:
+            if all(isinstance(item, (int, float)) and 0 <= item <= 1 for item in value):
+                return [float(item) for item in value]
+    else:
+        expected = "a number"
+        if is_number and math.isfinite(value):
+            return float(value)
+    raise DataError(f"{where}, column {column!r}: expected {expected}, got {value!r:.80}")
+
+
+def name_of(row: Mapping[str, Any], number: int) -> str:
+    """Return the name of a row for messages: its `row_id`, else its number."""
     return f"row {str(row.get(ROW_ID, number))!r}"
 
 
 def columns_to_drop(form: TextForm, columns: Collection[str]) -> list[str]:
-    """Return the columns of all views that would be mistaken beside encoded ones: labels, and those of other forms."""
+    """Return the columns of all views that encoded data must not keep: labels, and columns of other forms."""
     others = {column for other in FORMS for column in other.columns} - set(form.columns)
     return [name for name in columns if parse_column(name)[1] in {LABEL, *others}]

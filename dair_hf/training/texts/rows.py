@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.checks import columns_of, warn_of_inherited_labels
+from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.texts.chat import ASSISTANT
@@ -201,8 +201,6 @@ class TextRows:
             if prompts and form is CHATS and not _all_answered(data):
                 form = PROMPT_CHATS
             prompts = form.target is None and form is not CHATS
-            read = {*form.columns, *(name for name in columns if parse_column(name)[1] in form.columns)}
-            warn_of_inherited_labels(columns, read, name)
             require_partner_columns(form, columns)
             needs = model_needs(self.model_of(), tokenizer, loss, self.args.max_length)
             needs = replace(needs, limit_option=self.limit_option)

@@ -64,43 +64,38 @@ def test_messages_with_different_fields(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "place"),
     [
-        ([COMPLETION, "", {**COMPLETION, "completion": 5.5}], "line 3, column 'completion': found"),
-        ([COMPLETION, {**COMPLETION, "prompt": None}], "line 2, column 'prompt': is empty; give a text"),
-        ([COMPLETION, {**COMPLETION, "augmented_completion": None}],
-         "line 2, column 'augmented_completion': is empty, but augmented_prompt is not; give both, or"),
-        ([COMPLETION, {**COMPLETION, "augmented_prompt": None}],
-         "line 2, column 'augmented_prompt': is empty, but augmented_completion is not"),
-        ([{**COMPLETION, "prompt": [USER]}], "line 1, column 'completion': of prompt and completion one is a text"),
-        ([{"messages": [], "augmented_messages": [USER]}], "line 1, column 'messages': is empty; give a list of"),
-        ([{"messages": "Hi", "augmented_messages": "Ho"}], "line 1, column 'messages': found 'Hi'; give a list of"),
-        ([{"messages": [{"from": "user"}], "augmented_messages": [USER]}], "message 0 is {'from': 'user'"),
-        ([{"messages": [{"role": "user"}], "augmented_messages": [USER]}], "message 0 has no content"),
-        ([{"prompt": "a", "completion": "b", "augmented_completion": "c"}],
-         "lacks the column augmented_prompt, but has augmented_completion: one input cannot have two targets"),
-        ([{**COMPLETION, "augmented_2_prompt": "x"}], "lacks the column augmented_2_completion"),
-        ([{"prompt": "a", "completion": "b"}], "partners have the columns of their originals with the prefix"),
-        ([{"question": "a", "augmented_question": "b"}], "give text and label, or prompt and completion, or messages"),
+        ([COMPLETION, "", {**COMPLETION, "completion": 5.5}], "line 3, column 'completion'"),
+        ([COMPLETION, {**COMPLETION, "prompt": None}], "line 2, column 'prompt'"),
+        ([COMPLETION, {**COMPLETION, "augmented_completion": None}], "line 2, column 'augmented_completion'"),
+        ([COMPLETION, {**COMPLETION, "augmented_prompt": None}], "line 2, column 'augmented_prompt'"),
+        ([{**COMPLETION, "prompt": [USER]}], "line 1, column 'completion'"),
+        ([{"messages": [], "augmented_messages": [USER]}], "line 1, column 'messages'"),
+        ([{"messages": "Hi", "augmented_messages": "Ho"}], "line 1, column 'messages'"),
+        ([{"messages": [{"from": "user"}], "augmented_messages": [USER]}], "line 1, column 'messages'"),
+        ([{"messages": [{"role": "user"}], "augmented_messages": [USER]}], "line 1, column 'messages'"),
+        ([{"text": "a", "label": None, "augmented_text": "b"}], "line 1, column 'label'"),
+        ([COMPLETION, '{"prompt": '], "line 2"),
+        ([{"prompt": "a", "completion": "b", "augmented_completion": "c"}], "augmented_prompt"),
+        ([{**COMPLETION, "augmented_2_prompt": "x"}], "augmented_2_prompt"),
+        ([{"prompt": "a", "completion": "b"}], "augmented_"),
+        ([{"question": "a", "augmented_question": "b"}], "question"),
         ([{"prompt": "a", "completion": "b", "aug_prompt": "c", "augmented_completion": "d"}], "augmented_prompt"),
-        ([{"text": "a", "label": None, "augmented_text": "b"}], "line 1, column 'label': is empty; give a label"),
-        ([COMPLETION, '{"prompt": '], "line 2: not valid JSON"),
     ],
-)  # fmt: skip
-def test_mistakes_are_named_with_line_and_field(tmp_path: Path, rows: list[Any], message: str) -> None:
+)
+def test_mistakes_are_named_with_line_and_field(tmp_path: Path, rows: list[Any], place: str) -> None:
     path = written(tmp_path, *rows)
     with pytest.raises(DataError) as refused:
         pairs_from_jsonl(path)
-    assert str(refused.value).startswith(str(path)) and message in str(refused.value)
+    assert str(refused.value).startswith(str(path)) and place in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
     first, second = written(tmp_path, COMPLETION), written(tmp_path, {**COMPLETION, "topic": "a"}, name="b.jsonl")
-    with pytest.raises(DataError, match=r"b\.jsonl: only one of it and .*pairs\.jsonl has \['topic'\]"):
+    with pytest.raises(DataError, match=r"b\.jsonl: .*topic"):
         pairs_from_jsonl([first, second])
-    with pytest.raises(DataError, match="names no file"):
-        pairs_from_jsonl([])
     with pytest.raises(DataError, match="no such file"):
         pairs_from_jsonl(tmp_path / "none.jsonl")
 
@@ -121,14 +116,14 @@ def test_texts_that_look_like_dates_numbers_or_json_stay_as_they_are(tmp_path: P
 
 
 def test_contents_of_messages_stay_as_they_are(tmp_path: Path) -> None:
-    """Also beside contents of another type, which `datasets` stores as JSON."""
+    """Also next to contents of another type, which `datasets` stores as JSON."""
     parts = {"role": "user", "content": [{"type": "text", "text": "7"}]}
     for text in TEXTS_LIKE_VALUES:
         chat = [parts, {"role": "assistant", "content": text}]
         (row,) = pairs_from_jsonl(written(tmp_path, {"messages": chat, "augmented_messages": chat})).to_list()
         assert row["messages"] == row["augmented_messages"] == chat
     chat[1]["content"] = 5
-    with pytest.raises(DataError, match="line 1, column 'messages': the content of message 1 is 5; give a text in"):
+    with pytest.raises(DataError, match="line 1, column 'messages'"):
         pairs_from_jsonl(written(tmp_path, {"messages": chat, "augmented_messages": chat}))
 
 

@@ -414,7 +414,9 @@ def test_any_split_of_the_step_gives_the_same_parameters(
 
 @pytest.mark.parametrize("kind", ["list", "stream", "epochs", "workers"])
 def test_partners_of_any_kind_of_data_are_read(tmp_path: Path, kind: str) -> None:
-    rows = rows_with_two("gpt2", 8).add_column("augmented_2_history", ["unread"] * 8)
+    rows = rows_with_two("gpt2", 8)
+    for name in ("history", "augmented_2_history"):
+        rows = rows.add_column(name, ["unread"] * 8)
     settings: dict[str, Any] = {"max_steps": 2, "train_sampling_strategy": "sequential"}
     expected = tiny.trained(tmp_path, "gpt2", rows, **settings)
     given = {
