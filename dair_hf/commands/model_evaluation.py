@@ -76,6 +76,8 @@ def evaluate_model(
         model, tokenizer = load_trained(name)
         evaluator = _evaluator_for(name, model, rows, settings)
         evaluator.cluster_column(rows.column_names)  # refuses a column that is missing
+        if missing := set(report_groups or ()).difference(rows.column_names):
+            raise DataError(f"--group: expected columns of {path}, {rows.column_names}, got {sorted(missing)}")
         clock.lap("loading")
         trainer = pair_trainer(name, model, tokenizer, scratch, settings, show_progress, use_cpu)
         pairs = tokenized(rows, trainer, path)

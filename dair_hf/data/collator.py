@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import default_data_collator
 
 from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
-from dair_hf.data.view_columns import columns_by_view, is_augmented, view_prefix
+from dair_hf.data.view_columns import columns_by_view, is_augmented, parse_column, view_prefix
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -109,6 +109,7 @@ class PairCollator:
         """Collate rows."""
         views: list[dict[str, Any]] = []
         exists: list[list[bool]] = []
+        partners: set[frozenset[str]] = set()
         for feature in features:
             where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
             row = _with_one_label(where, feature) if self._is_of_transformers else feature
@@ -117,9 +118,14 @@ class PairCollator:
             for view, columns in enumerate(of_row):
                 if columns is None:
                     continue
+                if view:
+                    partners.add(frozenset(column for number, column in map(parse_column, feature) if number == view))
                 if self._is_of_transformers:
                     self.rules.check_collated(where, view, columns)
                 views.append(columns)
+        if len(partners) > 1:  # some would have the labels of their originals
+            found = " and ".join(sorted(str(sorted(columns)) for columns in partners))
+            raise DataError(f"rows of a batch: expected partners with the same columns, got {found}")
         last = max((view for of_row in exists for view, is_there in enumerate(of_row) if is_there), default=0)
         view_mask = torch.tensor([(of_row + [False] * last)[: last + 1] for of_row in exists])
         batch: dict[str, Any] = {
@@ -148,6 +154,8 @@ def _with_one_label(where: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _lay_out(name: str, values: Tensor, view_mask: Tensor) -> Tensor:
     """Return the existing views `[N, ...]` as `[B, V, ...]`."""
+    if values.ndim == 0 or len(values) != int(view_mask.sum()):  # a single label would be broadcast to all views
+        raise DataError(f"{name}: expected a tensor of {int(view_mask.sum())} views, got shape {tuple(values.shape)}")
     if bool(view_mask.all()):
         return values.reshape(*view_mask.shape, *values.shape[1:])
     laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), fill_value(name, values))

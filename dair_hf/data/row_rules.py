@@ -50,7 +50,7 @@ class RowRules:
         return all(left.shape == right.shape and (ones or np.array_equal(left, right)) for left, right in pairs)
 
     def check(self, where: str, view: int, columns: Mapping[str, Any]) -> None:
-        """Refuse ids that a GPU would report without the row, and labels outside the range of the loss."""
+        """Refuse ids that a GPU would report without the row, labels out of range, and masks of another length."""
         limits = [(name, 0.0, limit - 1.0, True) for name, limit in self.id_limits.items()]
         if self.label_range is not None:
             limits += [(name, *self.label_range, False) for name in LABEL_COLUMNS]
@@ -72,6 +72,10 @@ class RowRules:
                 found = numbers[~is_valid].flat[0]
                 column = view_prefix(view) + name
                 raise DataError(f"{where}: expected {column} from {low:g} to {high:g}, got {found:g}")
+        ids, mask = columns.get("input_ids"), columns.get("attention_mask")
+        if isinstance(ids, Sized) and isinstance(mask, Sized) and len(ids) != len(mask):  # the rest would be masked
+            column = view_prefix(view) + "attention_mask"
+            raise DataError(f"{where}: expected {column} for each of {len(ids)} tokens, got {len(mask)}")
 
     def check_collated(self, where: str, view: int, columns: Mapping[str, Any]) -> None:
         """Refuse as many labels as a collator of transformers would move to other tokens."""

@@ -166,7 +166,7 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
     """
     sources = list(sources)
     resolved = require_output_folder(target, sources, overwrite)
-    with _scratch_folder(resolved, target) as new:
+    with _scratch_folder(resolved, target) as new, _sole_writer(resolved, target):
         yield new
         write_json(new / MANIFEST, {"written_by": _program(), "files": sorted({*_contents(new), MANIFEST})})
         require_output_folder(target, sources, overwrite)  # again, in case another program wrote there meanwhile
@@ -185,6 +185,20 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
                 shutil.rmtree(old, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _sole_writer(resolved: Path, target: FilePath) -> Iterator[None]:
+    """Refuse to write a folder that another process is writing, before the work and not after it."""
+    lock = FileLock(resolved.with_name(f".{resolved.name}.lock"), timeout=0)  # follows no links
+    with explained(f"{target}: another process writes there", OSError):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(lock.lock_file)  # before the release: afterwards it may be another process's
+        lock.release()
+
+
 def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> Path:
     """Return the path of a folder for `atomic_folder`; refuse it if writing it would replace something else."""
     resolved, problem = Path(os.path.realpath(target)), None
@@ -195,8 +209,8 @@ def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), ov
         if resolved in (source_path, *source_path.parents) or source_path in resolved.parents:
             problem = f"overlaps {source}, which is read; name another folder"
     if problem is None and resolved.exists():
-        if resolved == Path.cwd() or not resolved.is_dir():
-            problem = "is a file, or the working folder; name another folder"
+        if resolved == Path.cwd() or not resolved.is_dir() or resolved.is_mount():
+            problem = "is a file, a mount point, or the working folder; name another folder"
         elif foreign:
             problem = f"holds {_some(foreign)}, which this command did not write; name a new folder"
         elif contents and not overwrite:

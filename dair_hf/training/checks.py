@@ -10,7 +10,7 @@ from typing import Any
 from accelerate.parallelism_config import ParallelismConfig
 from torch import nn
 
-from dair_hf.config import DAIRConfig
+from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import PADDING_ROW, ROW_ID
 from dair_hf.data.held_rows import is_transformed
@@ -80,6 +80,12 @@ def refuse_unsupported(args: DAIRConfig, sample_loss: SampleLoss, objective: Any
         (f"regularizer={args.regularizer!r} and {loss}", args.uses_features and sample_loss in (squared_error, huber)),
         ("an objective of the whole batch and several batches a step",
          objective is not None and args.gradient_accumulation_steps * args.world_size > 1),
+        ("an objective of the whole batch and settings of DAIR's objective, which it does not read (normalization, "
+         "view_weights, stop_gradient, lambda_warmup_steps, dair_lambda=auto)",
+         objective is not None and (
+             args.normalization != "pair" or args.dair_lambda == AUTO or bool(args.lambda_warmup_steps)
+             or args.view_weights is not None or args.stop_gradient is not None
+         )),
         # Only there does the prefix of a row not depend on the rest of it.
         (f"share_prefixes and sample_loss={loss} instead of causal",
          args.share_prefixes is not None and sample_loss is not causal_nll),

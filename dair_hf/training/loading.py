@@ -55,7 +55,8 @@ class EpochCallback(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse a run in which no row had a target, or a partner that is trained."""
         if state.global_step:
-            self.trainer.require_pairs_and_targets()
+            # All rows were seen. An augmenter may make partners later.
+            self.trainer.require_pairs_and_targets(expects_pairs=self.trainer.augmenter is None)
 
 
 def train_sampler(dataset: Any, args: DAIRConfig, batch_size: int) -> Any:

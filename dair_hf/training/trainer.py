@@ -504,14 +504,14 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.has_targets = self.has_targets or bool(local[2] or counts.tokens)
         self.has_pairs = self.has_pairs or not self.args.uses_partners or bool(local[1] or counts.pairs)
         if self.state.global_step + 1 == STEPS_WATCHED:
-            self.require_pairs_and_targets(has_seen_all=not self.awaits_pairs)
+            self.require_pairs_and_targets(expects_pairs=self.awaits_pairs)
         return batches, counts
 
-    def require_pairs_and_targets(self, has_seen_all: bool = True) -> None:
-        """Stop a run in which no row had a target so far, or a partner; after an epoch, all rows were seen."""
+    def require_pairs_and_targets(self, expects_pairs: bool) -> None:
+        """Stop a run in which no row had a target so far, or no partner although one is expected by now."""
         if not self.has_targets:
             raise DataError(f"train_dataset: expected targets, got labels that are all {IGNORE_INDEX}; truncate inputs")
-        if not self.has_pairs and has_seen_all:
+        if expects_pairs and not self.has_pairs:
             data, known = self.train_dataset, self._known_columns(self.train_dataset)
             raise DataError(no_pairs("train_dataset", columns_of(data), known, self.args.method))
 

@@ -291,6 +291,8 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     assert evaluate(name, pairs, out, "--limit", "5", "--report", "--group", "domain") == 0
     record = json.loads((out / "evaluation.json").read_text())
     assert record["metrics"]["rows"] == 5
+    assert evaluate(name, pairs, tmp_path / "other", "--report", "--group", "nope") == 2
+    assert "nope" in capsys.readouterr().err and not (tmp_path / "other").exists()
     assert sorted(record["files"]) == sorted(file.name for file in out.iterdir() if "manifest" not in file.name)
     report = PairReport.read(out / "pair_report.json")
     for key in ("cm_numerator", "cm_denominator"):

@@ -332,3 +332,22 @@ def test_an_augmenter_may_add_several_partners() -> None:
     assert rows["view_mask"].tolist() == [[True, False, False], [True, True, True]]
     with pytest.raises(DataError, match="y"):
         add_partners(batch, [{}, {"y": torch.zeros(2)}])
+
+
+def test_rows_of_a_batch_whose_partners_have_other_columns_are_refused() -> None:
+    """A list or a stream may lack a label in one row, which would silently be that of the original."""
+    rows = [{"x": [0.1], "labels": i, "augmented_x": [1.0], "augmented_labels": 1 - i} for i in (0, 1)]
+    del rows[1]["augmented_labels"]
+    with pytest.raises(DataError, match="same columns"):
+        PairCollator(default_data_collator)(rows)
+
+
+def test_a_base_collator_that_returns_less_than_its_views_is_refused() -> None:
+    rows = [{"x": [0.1], "labels": 1, "augmented_x": None}, {"x": [0.1], "labels": 0, "augmented_x": [1.0]}]
+    with pytest.raises(DataError, match="labels: expected a tensor of 3 views"):
+        PairCollator(lambda views: {"labels": torch.tensor([views[0]["labels"]])})(rows)
+
+
+def test_a_mask_of_another_length_is_refused() -> None:
+    with pytest.raises(DataError, match="attention_mask"):
+        split_views({**ROW, "attention_mask": [1]})

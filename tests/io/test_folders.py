@@ -200,3 +200,11 @@ def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert "another process works there" in done.stderr
+
+
+def test_a_folder_that_another_block_writes_is_refused_at_the_start(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "data") as folder:
+        with pytest.raises(DataError, match="another process"), atomic_folder(tmp_path / "data"):
+            pytest.fail("the work began")
+        (folder / "first").write_text("1")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"] and (tmp_path / "data" / "first").exists()

@@ -57,6 +57,15 @@ def mean(outputs: Any, step: int) -> torch.Tensor:
         (of_classes(predict_with_generate=True), "predict_with_generate"),
         (of_classes(regularizer="kl", sample_loss="squared"), "regularizer='kl'"),
         (of_points(objective=mean, gradient_accumulation_steps=2), "objective"),
+        *(
+            (of_points(objective=mean, **ignored), "objective")
+            for ignored in (
+                {"normalization": "token"},
+                {"view_weights": [0.2, 0.8]},
+                {"dair_lambda": "auto"},
+                {"stop_gradient": "original"},
+            )
+        ),
         (lambda folder: AggregatedDAIR(torch.mean, "irm"), "method='irm'"),
         (lambda folder: AggregatedDAIR(torch.mean, "dair", 1.0, "row"), "consistency='row'"),
         (lambda folder: EnvironmentConfig(irm_penalty=0.0), "irm_penalty"),
@@ -250,3 +259,17 @@ def test_evaluations_that_would_be_wrong_are_refused_before_generation(
     logits = of_language(predict_with_generate=False)(tmp_path)
     with pytest.raises(DataError, match="predict_with_generate"):
         logits.evaluate_pairs(tiny.pairs("gpt2", 4), same)
+
+
+def test_a_stream_without_pairs_stops_at_step_100_and_rare_pairs_do_not(tmp_path: Path) -> None:
+    def of(data: Any) -> DAIRTrainer:
+        return points.trainer(tmp_path, data, per_device_train_batch_size=1, max_steps=110)
+
+    alone = points.rows_of(points.pairs(110, has_partner=torch.zeros(110, dtype=torch.bool)))
+    stream = of(alone.to_iterable_dataset())
+    with pytest.raises(DataError, match="partner"):
+        stream.train()
+    assert stream.state.global_step == 99
+    rare = of(points.rows_of(points.pairs(110, has_partner=torch.arange(110) == 0)))
+    rare.train()
+    assert rare.state.global_step == 110

@@ -154,6 +154,11 @@ class TextEncoder:
         if limit is None or len(chat.ids) <= limit:
             return _sequence(chat.ids, chat.is_target), note
         kept = slice(-limit, None) if self.tokenizer.truncation_side == "left" else slice(limit)
+        if not any(chat.is_target[kept][1:]):  # the first token is predicted from nothing
+            raise DataError(
+                f"{where}: expected a token of the assistant within {self.needs.limit_setting}, got none; raise it, or "
+                "leave the row out"
+            )
         is_cut = CUT_TARGET if sum(chat.is_target[kept]) < sum(chat.is_target) else CUT_INPUT
         return _sequence(chat.ids[kept], chat.is_target[kept]), note | is_cut
 
