@@ -142,7 +142,7 @@ def test_inputs_for_metrics_are_those_of_rows(tmp_path: Path) -> None:
 
 def test_the_probe_has_the_length_of_the_longest_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
-    monkeypatch.setattr(tree_loss, "require_exact_training", lambda model, batch, length: lengths.append(length))
+    monkeypatch.setattr(tree_loss, "_require_exact_training", lambda model, batch, length: lengths.append(length))
     data = dialog_rows(dialogs=3)
     made = trainer(tmp_path, data, max_steps=3, eval_dataset=data, eval_strategy="steps", eval_steps=1)
     made.evaluate()
