@@ -33,7 +33,7 @@ class BatchLayout:
     """Layout of a batch, on the host."""
 
     exists: np.ndarray
-    """Whether each view exists, `[B, V]` bool."""
+    """Mask of the views that exist, `[B, V]` bool."""
     targets: np.ndarray
     """Number of targets of every view, `[B, V]` int64; 0 for absent views."""
     aligned: np.ndarray | None = None

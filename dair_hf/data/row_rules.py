@@ -21,9 +21,9 @@ class RowRules:
     """Requirements of a model on rows."""
 
     labels_per_token: bool = False
-    """Whether there is one label per token of `input_ids`. Partners then need their own labels."""
+    """One label per token of `input_ids`. Partners then need their own labels."""
     labels_as_long_as_inputs: bool = False
-    """Whether a collator of transformers, which pads them separately, would move other labels to other tokens."""
+    """As many labels as inputs, since a collator of transformers would otherwise move labels to other tokens."""
     id_limits: Mapping[str, int] = field(default_factory=dict)
     """Column -> exclusive upper limit of its ids: the size of the vocabulary, or the number of classes."""
     label_range: tuple[float, float] | None = None

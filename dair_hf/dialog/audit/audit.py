@@ -22,7 +22,7 @@ COLUMNS = ("row_id", "dialogue_id", "history", "state", "names", "augmented_hist
 
 
 class _Check(NamedTuple):
-    """What is wrong, what to do about it, and the largest sound share of the dialogues with a partner."""
+    """A fault of pairs, its remedy, and the largest sound share of the dialogues with a partner."""
 
     description: str
     remedy: str
