@@ -55,10 +55,6 @@ def require_equal_classes(data: Any, label2id: Mapping[str, int], name: str) -> 
 
     Names are compared without case; a name that the other side lacks is ignored.
     """
-    if isinstance(data, Mapping):
-        for key, part in data.items():
-            require_equal_classes(part, label2id, f"{name}[{key!r}]")
-        return
     numbers: dict[str, dict[str, int]] = {}
     for column, feature in (getattr(data, "features", None) or {}).items():
         of_token = getattr(feature, "feature", feature)

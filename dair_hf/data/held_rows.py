@@ -15,6 +15,7 @@ import datasets
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
+from transformers import TrainingArguments
 
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
@@ -90,13 +91,13 @@ def is_transformed(data: Any) -> bool:
     return isinstance(data, datasets.Dataset) and data.format["type"] == "custom"
 
 
-def held_rows(data: Any, seed: int = 0, workers: int = 0) -> Any:
+def held_rows(data: Any, args: TrainingArguments | None = None) -> Any:
     """Return `HeldRows` of data whose rows are made when they are read; other data, also streams, as they are."""
     is_stream = isinstance(data, torch.utils.data.IterableDataset | datasets.IterableDataset)
     is_stored = isinstance(data, datasets.Dataset) and not is_transformed(data)
     if data is None or is_stream or is_stored or isinstance(data, HeldRows | TensorPairs | EpochPairs):
         return data
-    return HeldRows(data, seed, workers)
+    return HeldRows(data) if args is None else HeldRows(data, args.seed, args.dataloader_num_workers)
 
 
 @contextmanager

@@ -89,9 +89,9 @@ class PairEvaluator:
 
     def units_and_masks(self, views: PairViews, subsets: Mapping[str, Any] | None) -> tuple[Any, Masks]:
         """Return clusters and subsets for `evaluate_views`; refuse, before answers are generated, what does not fit."""
+        column, masks = self.cluster_column(views.column_names), self._masks(subsets or {}, views.n_rows)
         views.require_unique_rows()
-        column = self.cluster_column(views.column_names)
-        return views.values(column) if column else None, self._masks(subsets or {}, views.n_rows)
+        return views.values(column) if column else None, masks
 
     def _masks(self, subsets: Mapping[str, Any], rows: int) -> Masks:
         """Return the mask of each subset; refuse names that give two metrics one key, of which one would be lost."""

@@ -164,15 +164,13 @@ class PairPredictor:
             return predictions
         return self.processing_class.batch_decode(predictions, skip_special_tokens=True)
 
-    def references(self, views: PairViews, column: str | None, inherited: bool = False) -> list[Any]:
-        """Return the reference of every view: the values of `column`, or labels, decoded if answers are generated."""
-        references = views.column(column or views.label_column, inherited)
-        if column is None and self.generates:
-            # A transform of the data may return arrays or tensors.
-            labels = [value.tolist() if hasattr(value, "tolist") else value for value in references]
-            if isinstance(labels[0], list):
-                return self.decode([[token for token in row if token != IGNORE_INDEX] for row in labels])
-        return references
+    def decode_labels(self, labels: list[Any]) -> list[Any]:
+        """Return labels that are token ids as texts, without those that are ignored, and others unchanged."""
+        # A transform of the data may return arrays or tensors.
+        plain = [value.tolist() if hasattr(value, "tolist") else value for value in labels]
+        if not isinstance(plain[0], list):
+            return labels
+        return self.decode([[token for token in row if token != IGNORE_INDEX] for row in plain])
 
     def _forward(self, features: Features) -> list[Any]:
         batch = features if isinstance(features, Mapping) else self.collator.base_collator(features)

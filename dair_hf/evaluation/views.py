@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from dair_hf.data.collator import LABELS, ROW_ID, split_views
-from dair_hf.data.held_rows import HeldRows, held_rows
+from dair_hf.data.held_rows import HeldRows, is_transformed
 from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
 from dair_hf.data.sampling import EpochPairs, targets_per_row, view_lengths
 from dair_hf.data.tensor_pairs import TensorPairs
@@ -269,7 +269,7 @@ class PairViews(PairIndex):
                 raise DataError(f"row_id {name!r}: expected one row, got rows {first} and {row}")
 
 
-class TensorViews(PairViews):
+class _TensorViews(PairViews):
     """Views of `TensorPairs`, read in batches that need no collator."""
 
     finds_equal_rows = False
@@ -322,11 +322,11 @@ class TensorViews(PairViews):
         back = torch.as_tensor(np.argsort(np.concatenate([chosen for chosen, _ in parts])), device=self.pairs.device)
         return {name: torch.cat([part[name] for _, part in parts])[back] for name in parts[0][1]}
 
-    def originals(self) -> TensorViews:
+    def originals(self) -> _TensorViews:
         """Return the original views alone."""
-        return TensorViews(self.pairs.originals())
+        return _TensorViews(self.pairs.originals())
 
-    def select_columns(self, columns: list[str]) -> TensorViews:
+    def select_columns(self, columns: list[str]) -> _TensorViews:
         """Return the views: `TensorPairs` keep columns of the model apart from others."""
         return self
 
@@ -379,14 +379,14 @@ class _HeldViews(PairViews):
 
 
 def views_of(pairs: Any) -> PairViews:
-    """Return the views of paired rows; rows that are made when they are read are held first (`HeldRows`)."""
-    pairs = held_rows(pairs)
-    if not isinstance(pairs, datasets.Dataset | EpochPairs | TensorPairs | HeldRows) or not len(pairs):
+    """Return the views of paired rows that can be read several times, see `held_rows`."""
+    is_stored = isinstance(pairs, datasets.Dataset | EpochPairs | TensorPairs | HeldRows) and not is_transformed(pairs)
+    if not is_stored or not len(pairs):
         # An evaluation may begin after hours of training.
         found = f"a {type(pairs).__name__}" if not hasattr(pairs, "__len__") else "no rows"
         raise DataError(f"evaluation data: expected a datasets.Dataset or TensorPairs with rows, got {found}")
     if isinstance(pairs, TensorPairs):
-        return TensorViews(pairs)
+        return _TensorViews(pairs)
     return _HeldViews(pairs) if isinstance(pairs, HeldRows) else PairViews(pairs)
 
 

@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from dair_hf.config import DAIRConfig
+from dair_hf.data.held_rows import held_rows
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
@@ -94,7 +95,7 @@ class TrainingFacts:
         """Return the facts on a training data set: its name or names, and the numbers of its rows and pairs."""
         facts = cls(name if name is None or isinstance(name, str) else ", ".join(name))
         if isinstance(dataset, datasets.Dataset | EpochPairs | TensorPairs):
-            views = views_of(dataset)
+            views = views_of(held_rows(dataset))
             facts.rows, facts.pairs = views.n_rows, int(views.has_partner.sum())
         return facts
 

@@ -96,14 +96,13 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         Training and evaluation do so themselves, once for each object. Texts in the columns of a known form
         (`pairs_from_jsonl`) are tokenized, unless there are `input_ids` or the collator reads the texts.
         """
+        if isinstance(dataset, dict):
+            return {key: self.tokenize(part, f"{name}[{key!r}]") for key, part in dataset.items()}
+        require_rows(dataset, name)
         has_classes = self._loss_name() in ("classification", "token_classification")
         config = getattr(base_model_of(self.model), "config", None)
         require_equal_classes(dataset, (getattr(config, "label2id", None) or {}) if has_classes else {}, name)
         return self._text_rows(dataset, name)
-
-    def _held(self, data: Any) -> Any:
-        """Return rows that can be read several times: a transform or a torch data set makes its rows once."""
-        return held_rows(data, self.args.seed, self.args.dataloader_num_workers)
 
     # ---- loop over the originals ----
 
@@ -186,7 +185,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
         if self.generates and not prediction_loss_only:
             answered = dataloader.dataset if self._answered is None else self._answered
-            originals = views_of(answered).originals()
+            originals = views_of(held_rows(answered, self.args)).originals()
             answers = self._predictor().predict(self._model_columns(originals), dict(self._gen_kwargs or {}))
             self._answers = torch.from_numpy(padded_array(answers))
         self.gather_function = self._gather_rows
@@ -251,10 +250,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         if isinstance(dataset, str):
             data_name = dataset if data_name is None else data_name
             dataset = self.eval_dataset.get(dataset, dataset) if isinstance(self.eval_dataset, dict) else dataset
-        require_rows(dataset, "eval_dataset")
         given = self.tokenize(dataset, "eval_dataset")
         evaluates_pairs = self.evaluator is not None or self._default_evaluator() is not None
-        dataset = self._held(given) if evaluates_pairs and not self.args.prediction_loss_only else given
+        dataset = held_rows(given, self.args) if evaluates_pairs and not self.args.prediction_loss_only else given
         if dataset is not given:
             # Under this key the Trainer keeps the data loader of persistent workers, which may be of other rows.
             getattr(self, "_eval_dataloaders", {}).pop("eval", None)
@@ -289,7 +287,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         require_rows(test_dataset, "test_dataset")
         test_dataset = self._text_rows(test_dataset, "test_dataset", prompts=True)
         if self.generates and not self.args.prediction_loss_only:
-            test_dataset = self._held(self._text_rows.for_answers(test_dataset, "test_dataset"))
+            test_dataset = held_rows(self._text_rows.for_answers(test_dataset, "test_dataset"), self.args)
         return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def evaluate_pairs(
@@ -345,8 +343,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         from dair_hf.evaluation.views import views_of
 
         data = self.eval_dataset if dataset is None else dataset
-        require_rows(data, "dataset")
-        data = self._held(self.tokenize(data))
+        data = self.tokenize(data)
         evaluator = self.evaluator if evaluator is None else as_evaluator(evaluator)
         if evaluator is None and self.generates and self._text_rows.is_text(data):
             from dair_hf.evaluation.answers import same_texts
@@ -356,8 +353,10 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         if evaluator is None:
             raise DataError("evaluate_pairs: expected an evaluator, here or in DAIRTrainer")
         self._require_generation_arguments(gen_kwargs, self.generates)
+        inherits = self._text_rows.is_target(data, evaluator.references)
         if self.generates:
             data = self._text_rows.for_answers(data, "dataset")
+        data = held_rows(data, self.args)
         self._require_columns(data, "dataset")
         views = views_of(data)
         units, masks = evaluator.units_and_masks(views, subsets)
@@ -367,9 +366,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 "evaluate_pairs: expected predict_with_generate unset for a language model, or "
                 "preprocess_logits_for_metrics=(logits, labels) -> predictions"
             )
-        references = predictor.references(
-            views, evaluator.references, self._text_rows.is_target(data, evaluator.references)
-        )
+        references = views.column(evaluator.references or views.label_column, inherits)
+        if evaluator.references is None and self.generates:
+            references = predictor.decode_labels(references)
         equal_labels = evaluator.references is None
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
@@ -380,7 +379,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """Return the losses of all views of every row by the model as it is, on every process."""
         from dair_hf.evaluation.views import views_of
 
-        dataset = self._held(self.tokenize(dataset))
+        dataset = held_rows(self.tokenize(dataset), self.args)
         self._kept_views = count = 1 + views_of(dataset).partners.shape[1]
         try:
             self.evaluation_loop(self.get_test_dataloader(dataset), "Losses of pairs", prediction_loss_only=True)
@@ -415,8 +414,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         from dair_hf.pair_report.page import require_report_folder, write_report
 
         data = self.train_dataset if dataset is None else dataset
-        require_rows(data, "dataset")
-        data = self._held(self.tokenize(data))
+        data = held_rows(self.tokenize(data), self.args)
         options = ReportOptions(title, groups, texts, worst)
         evaluator = None if evaluator is None else as_evaluator(evaluator)
         self._require_generation_arguments(gen_kwargs, self.generates and evaluator is not None)
@@ -482,9 +480,5 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return self.sample_loss_name or derived_sample_loss(self.model)
 
     def _model_columns(self, views: PairViews) -> PairViews:
-        from dair_hf.evaluation.views import TensorViews
-
-        if isinstance(views, TensorViews):
-            return views  # these have columns of the model only
-        known = set(self._known_columns(views.dataset)) - {self.args.share_prefixes}
+        known = set(self._known_columns(views)) - {self.args.share_prefixes}
         return views.select_columns([name for name in views.column_names if name in known])

@@ -16,10 +16,8 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import ROW_ID
-from dair_hf.data.texts.encoder import (
-    NOTES,
-    TextEncoder,
-)
+from dair_hf.data.texts.chat import ASSISTANT
+from dair_hf.data.texts.encoder import NOTES, TextEncoder
 from dair_hf.data.texts.forms import (
     CHATS,
     COMPLETION,
@@ -32,7 +30,6 @@ from dair_hf.data.texts.forms import (
     form_of,
     holds_text,
     name_of,
-    require_partner_columns,
 )
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError
@@ -87,8 +84,6 @@ class TextRows:
 
     def __call__(self, data: Any, name: str, prompts: bool = False) -> Any:
         """Return data with the columns of the model; data that are no text in a known form as they are."""
-        if isinstance(data, dict):
-            return {key: self(part, f"{name}[{key!r}]") for key, part in data.items()}
         columns = self._text_columns(data, prompts)
         if columns is None:
             return data
@@ -144,17 +139,18 @@ class TextRows:
         return columns if has_inputs or holds_text(columns) else None
 
     def _encode(self, data: Any, columns: list[str], name: str, answers: bool = False, prompts: bool = False) -> Any:
-
         tokenizer, loss, model = self._tokenizer(name), self.loss, type(base_model_of(self.model_of())).__name__
         if loss not in (*LANGUAGE_LOSSES, *TEXT_LOSSES):
             raise DataError(f"{name}: expected a named sample_loss of {model} to tokenize {columns} for, got {loss!r}")
         is_stream = isinstance(data, datasets.IterableDataset)
         try:
             form = form_of(columns, loss in LANGUAGE_LOSSES, model, prompts)
-            if prompts and form is CHATS and not _all_answered(data):
-                form = PROMPT_CHATS
+            dropped = columns_to_drop(form, columns)
+            if not self.args.remove_unused_columns:
+                dropped = [column for column in columns if parse_column(column)[1] in form.columns]
+            if prompts and form is CHATS and not is_stream:
+                form = CHATS if all(chat and chat[-1]["role"] == ASSISTANT for chat in data[MESSAGES]) else PROMPT_CHATS
             prompts = form.target is None and form is not CHATS
-            require_partner_columns(form, columns)
             needs = replace(
                 _model_needs(self.model_of(), tokenizer, loss, self.args.max_length), limit_option=self.limit_option
             )
@@ -164,9 +160,6 @@ class TextRows:
             )
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-        dropped = columns_to_drop(form, columns)
-        if not self.args.remove_unused_columns:
-            dropped = [column for column in columns if parse_column(column)[1] in form.columns]
         if is_stream:
             encoded = data.map(encoder, with_indices=True, remove_columns=dropped).remove_columns([NOTES])
             self._origins[encoded] = _Origin(data, form)
@@ -216,13 +209,6 @@ class TextRows:
             if bit == encoder.CUT_TARGET:
                 first = shown[0]
         return first
-
-
-def _all_answered(chats: Any) -> bool:
-    """Return whether all chats end with an answer; a stream is not searched."""
-    if isinstance(chats, datasets.IterableDataset):
-        return True
-    return all(chat and chat[-1]["role"] == "assistant" for chat in chats[MESSAGES])
 
 
 def _model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> Any:

@@ -32,7 +32,7 @@ from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mask
-from dair_hf.data.checks import columns_of, no_pairs, require_pairs, require_rows
+from dair_hf.data.checks import columns_of, no_pairs, require_pairs
 from dair_hf.data.collator import (
     LABELS,
     LAYOUT,
@@ -173,9 +173,6 @@ class DAIRTrainer(PairEvaluationTrainer):
             self.evaluator = as_evaluator(evaluator)
         self.batch_objective = objective  # not `objective`, to which `hyperparameter_search` assigns the best value
         self.augmenter = augmenter
-        require_rows(train_dataset, "train_dataset")
-        for data in eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]:
-            require_rows(data, "eval_dataset")
         refuse_unsupported_launch(args, train_dataset)
         if kwargs.get("compute_loss_func") is not None:
             raise DataError(

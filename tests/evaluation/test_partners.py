@@ -14,7 +14,7 @@ import torch
 
 from dair_hf import DataError, PairEvaluator, TensorPairs
 from dair_hf.evaluation.statistics import correctness_metrics
-from dair_hf.evaluation.views import PairViews, TensorViews
+from dair_hf.evaluation.views import PairViews, views_of
 from tests.fixtures import points, tiny
 
 # Five rows of three dialogues: two partners, the first, the second, none, three.
@@ -138,7 +138,7 @@ def test_tensors_and_rows_have_the_same_views() -> None:
     views = [{"x": x + number, "labels": labels} for number in range(3)]
     mask = torch.tensor([[True, True], [False, True], [False, False], [True, False]])
     pairs = TensorPairs(views[0], views[1:], has_partner=mask)
-    tensors, rows = TensorViews(pairs), PairViews(points.rows_of(pairs))
+    tensors, rows = views_of(pairs), PairViews(points.rows_of(pairs))
     assert tensors.variants.tolist() == rows.variants.tolist() and tensors.rows.tolist() == rows.rows.tolist()
     assert set(tensors.column_names) == set(rows.column_names)
     assert tensors.column("x") == rows.column("x")

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dair_hf import DataError
+from dair_hf.data.held_rows import HeldRows
 from dair_hf.evaluation.prediction import MORE_ROWS, _buckets, _predict_in_buckets, _tree_buckets
 from dair_hf.evaluation.views import views_of
 from tests.fixtures import tiny
@@ -131,7 +132,7 @@ def test_a_transform_may_make_other_columns_than_are_stored(tmp_path: Path) -> N
     assert metrics == expected and metrics["pairs"] < metrics["rows"], "and a row without one"
     assert (tmp_path / "p.jsonl").read_text() == (tmp_path / "q.jsonl").read_text()
     assert made.pair_losses(transformed)[0].tolist() == made.pair_losses(data)[0].tolist()
-    views = views_of(transformed)
+    views = views_of(HeldRows(transformed))
     assert views.values("dialogue") == stored["dialogue"][:] and len(views.originals()) == 6
     with pytest.raises(DataError, match="nope"):
         views.column("nope")

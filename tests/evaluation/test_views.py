@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from dair_hf import DataError, EpochPairs, TensorPairs
-from dair_hf.evaluation.views import CHUNK, PairIndex, PairViews, TensorViews, views_of
+from dair_hf.data.held_rows import HeldRows
+from dair_hf.evaluation.views import CHUNK, PairIndex, PairViews, views_of
 
 ROWS: dict[str, list[Any]] = {
     "row_id": ["a/0", "a/1", "b/0"],
@@ -59,7 +60,7 @@ def test_columns_of_transformed_data_are_those_of_the_transform() -> None:
         moved = [None if label is None else torch.tensor(label) + 1 for label in batch["labels"]]
         return {**batch, "labels": moved}
 
-    found = views_of(datasets.Dataset.from_dict(ROWS).with_transform(shifted)).column("labels")
+    found = views_of(HeldRows(datasets.Dataset.from_dict(ROWS).with_transform(shifted))).column("labels")
     assert [list(labels) for labels in found] == [[8], [9], [10], [17], [19]]
 
 
@@ -72,7 +73,7 @@ def test_equal_originals_are_run_once_unless_a_transform_may_tell_them_apart() -
 
     for data, run, values in (
         (stored, [0, 1, 3, 4, 5], [7, 8, 7, 1, 2, 3]),
-        (stored.with_transform(numbered), [0, 1, 2, 3, 4, 5], [7, 108, 207, 1, 2, 3]),
+        (HeldRows(stored.with_transform(numbered)), [0, 1, 2, 3, 4, 5], [7, 108, 207, 1, 2, 3]),
     ):
         found = views_of(data)
         items, position = found.distinct()
@@ -108,6 +109,7 @@ def test_data_that_cannot_be_evaluated_are_refused(tmp_path: Path) -> None:
         (datasets.Dataset.from_dict({"x": []}), "no rows"),
         (TensorPairs({"x": X[:0]}), "no rows"),
         (stream, "IterableDataset"),
+        (datasets.Dataset.from_dict(ROWS).with_transform(lambda batch: batch), "a Dataset"),
     ):
         with pytest.raises(DataError, match=named):
             views_of(data)
@@ -172,7 +174,7 @@ def same_rows() -> datasets.Dataset:
 
 def test_tensor_views_equal_those_of_a_dataset() -> None:
     found, expected = views_of(tensors()), PairViews(same_rows())
-    assert isinstance(found, TensorViews) and type(views_of(same_rows())) is PairViews
+    assert type(found) is not PairViews and type(views_of(same_rows())) is PairViews
     assert len(found) == len(expected) == 5
     assert found.rows.tolist() == expected.rows.tolist() and found.variants.tolist() == expected.variants.tolist()
     assert set(found.column_names) == set(expected.column_names)
@@ -228,7 +230,7 @@ def test_lengths_of_rows_that_are_made_are_those_of_stored_ones() -> None:
         "augmented_labels": [[-100, -100, 6, 7, 8], None],
     }
     stored = datasets.Dataset.from_dict(rows)
-    for found in (views_of(stored), views_of(stored.with_transform(lambda batch: batch))):
+    for found in (views_of(stored), views_of(HeldRows(stored.with_transform(lambda batch: batch)))):
         assert found.lengths().tolist() == [3, 4, 5]
         assert found.target_lengths().tolist() == [2, 1, 3]
 

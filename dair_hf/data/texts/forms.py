@@ -60,7 +60,7 @@ def holds_text(columns: Collection[str]) -> bool:
 
 
 def form_of(columns: Collection[str], generates: bool, model: str, prompts: bool = False) -> TextForm:
-    """Return the form of text data for a kind of model.
+    """Return the form of text data for a kind of model, with the columns that partners need.
 
     Args:
         columns: Columns of the data.
@@ -76,6 +76,7 @@ def form_of(columns: Collection[str], generates: bool, model: str, prompts: bool
     if len(found) != 1:
         needed = ", or ".join(map(str, wanted))
         raise DataError(f"has the columns {list(columns)}: expected {needed} for {model}, one form")
+    require_partner_columns(found[0], columns)
     return found[0]
 
 
