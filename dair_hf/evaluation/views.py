@@ -383,7 +383,7 @@ def views_of(pairs: Any) -> PairViews:
     is_stored = isinstance(pairs, datasets.Dataset | EpochPairs | TensorPairs | HeldRows) and not is_transformed(pairs)
     if not is_stored or not len(pairs):
         # An evaluation may begin after hours of training.
-        found = f"a {type(pairs).__name__}" if not hasattr(pairs, "__len__") else "no rows"
+        found = "no rows" if is_stored else f"a {type(pairs).__name__}"
         raise DataError(f"evaluation data: expected a datasets.Dataset or TensorPairs with rows, got {found}")
     if isinstance(pairs, TensorPairs):
         return _TensorViews(pairs)

@@ -96,8 +96,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         Training and evaluation do so themselves, once for each object. Texts in the columns of a known form
         (`pairs_from_jsonl`) are tokenized, unless there are `input_ids` or the collator reads the texts.
         """
-        if isinstance(dataset, dict):
-            return {key: self.tokenize(part, f"{name}[{key!r}]") for key, part in dataset.items()}
         require_rows(dataset, name)
         has_classes = self._loss_name() in ("classification", "token_classification")
         config = getattr(base_model_of(self.model), "config", None)

