@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from accelerate.commands import launch
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.utils import DeepSpeedPlugin, DistributedType
+from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
-from tests.fixtures import tiny
+from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 FOLDER = ROOT / "recipes" / "accelerate_configs"
@@ -37,6 +38,7 @@ from dair_hf.config import DAIRConfig
 DAIRConfig("unused")
 DAIRConfig("unused")
 Path(sys.argv[1], str(PartialState().process_index)).write_text(str(PartialState().num_processes))
+PartialState().wait_for_everyone()
 """
 
 
@@ -77,30 +79,23 @@ def test_deepspeed_accepts_its_configuration(stage: int) -> None:
     assert read.zero_config.offload_param is None or read.zero_config.offload_param.device == "none"
 
 
-def count_ranks(options: list[str], tmp_path: Path) -> tuple[dict[str, str], str]:
-    """Return the number of ranks that each rank sees, and what was said."""
-    (tmp_path / "count_ranks.py").write_text(COUNT_RANKS)
-    (tmp_path / "ranks").mkdir()
-    launch = [sys.executable, "-m", "accelerate.commands.launch", *options]
-    done = subprocess.run(
-        [*launch, "--main_process_port", "0", str(tmp_path / "count_ranks.py"), str(tmp_path / "ranks")],
-        env={**tiny.child_environment(), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def count_ranks(options: list[str], folder: Path, ranks: int) -> tuple[dict[str, str], str]:
+    """Return the number of ranks that each rank sees, and what was said, with the variables of `accelerate launch`."""
+    given = launch.launch_command_parser().parse_args([*options, "--main_process_port", "0", "script.py"])
+    given, *_ = launch._validate_launch_command(given)
+    variables = prepare_multi_gpu_env(given) if given.use_fsdp else prepare_simple_launcher_cmd_env(given)[1]
+    added = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+    done = forked("-c", COUNT_RANKS, folder, ranks=ranks, **added, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr[-2000:]
-    return {path.name: path.read_text() for path in (tmp_path / "ranks").iterdir()}, done.stderr
+    return {path.name: path.read_text() for path in folder.iterdir()}, done.stderr
 
 
-@pytest.mark.slow
 def test_fsdp_starts_all_ranks_on_a_cpu(tmp_path: Path) -> None:
     options = ["--config_file", str(CONFIGS["fsdp2"]), "--num_processes", "2", "--num_machines", "1"]
-    found, said = count_ranks(options, tmp_path)
+    found, said = count_ranks(options, tmp_path, ranks=2)
     assert found == {"0": "2", "1": "2"} and "one process only" not in said
 
 
-@pytest.mark.slow
 def test_one_process_in_place_of_several_is_said_once(tmp_path: Path) -> None:
-    found, said = count_ranks(["--cpu", "--num_processes", "2"], tmp_path)
+    found, said = count_ranks(["--cpu", "--num_processes", "2"], tmp_path, ranks=1)
     assert (found, said.count("--launch cpu_processes")) == ({"0": "1"}, 1)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import io
-import subprocess
-import sys
-import tokenize
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 # Lower a limit with every room that becomes smaller.
@@ -22,7 +19,6 @@ RAISES_PER_1000_OF_A_ROOM = 28
 PUBLIC_NAMES = 654
 NAMES_DEFINED_TWICE = 0
 MODULES_OF_THE_TRAINER = 41
-LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 class Size(NamedTuple):
@@ -36,12 +32,7 @@ class Size(NamedTuple):
 
 def size_of(source: str) -> Size:
     tree = ast.parse(source)
-    code = {
-        line
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type not in LAYOUT
-        for line in range(token.start[0], token.end[0] + 1)
-    }
+    code = {number for number, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] not in ("", "#")}
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
             docstring = node.body[0]
@@ -67,7 +58,7 @@ def test_size_of_a_source() -> None:
 def test_package_does_not_grow() -> None:
     assert len(PACKAGE) <= FILES
     assert sum(size.lines for size in PACKAGE.values()) <= LINES
-    assert sum(size.lines for size in sizes_in(ROOT / "tests").values()) <= TEST_LINES
+    assert sum(path.read_bytes().count(b"\n") for path in (ROOT / "tests").rglob("*.py")) <= TEST_LINES
 
 
 def test_refusals_do_not_grow() -> None:
@@ -88,8 +79,6 @@ def test_public_names_do_not_grow() -> None:
 
 
 def test_trainer_loads_few_modules() -> None:
-    script = (
-        "import sys; from dair_hf import DAIRTrainer; print(sum(name.startswith('dair_hf.') for name in sys.modules))"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert int(run.stdout) <= MODULES_OF_THE_TRAINER
+    script = "import sys; from dair_hf import DAIRTrainer; print(*sys.modules)"
+    loaded = [name for name in forked("-c", script).stdout.split() if name.startswith("dair_hf.")]
+    assert 0 < len(loaded) <= MODULES_OF_THE_TRAINER

@@ -8,14 +8,16 @@ import io
 import json
 import re
 import runpy
-import subprocess
-import sys
 import warnings
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from transformers import DefaultFlowCallback, TrainerControl, TrainerState
 
+from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -23,6 +25,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Pages that hold no code but commands.
 WITHOUT_CODE = ("architecture", "decisions", "index", "recipes", "results")
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem not in WITHOUT_CODE)
+STEPS = 10  # of each training of a page
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 
 
@@ -30,26 +33,36 @@ def code_of(page: Path) -> str:
     return "\n\n".join(BLOCK.findall(page.read_text(encoding="utf-8")))
 
 
-def run(code: str, folder: Path) -> str:
-    """Run a program in this process, which has imported the libraries already; return what it printed."""
-    script, printed = folder / "page.py", io.StringIO()
+class StopEarly(DefaultFlowCallback):
+    """Ends every training after a few steps."""
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        super().on_step_end(args, state, control, **kwargs)
+        control.should_training_stop |= state.global_step >= STEPS
+        return control
+
+
+def run(code: str, folder: Path, short: bool = True) -> None:
+    """Run a program in this process, with short trainings."""
+    script = folder / "page.py"
     script.write_text(code, encoding="utf-8")
     torch.manual_seed(67280421310721)  # the seed of a new process
-    with contextlib.chdir(folder), contextlib.redirect_stdout(printed), warnings.catch_warnings(action="ignore"):
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(action="ignore"),
+        mock.patch("transformers.trainer.DEFAULT_CALLBACKS", [StopEarly if short else DefaultFlowCallback]),
+    ):
         runpy.run_path(str(script), run_name="__main__")
-    return printed.getvalue()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "commands"], ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    """The code of the page "commands" runs in tests/commands/test_main.py."""
     code = code_of(page)
     assert code, f"{page.name} holds no code"
-    printed = run(code, tmp_path)
-    if page.stem == "your_own_data":
-        metrics, of_several = map(ast.literal_eval, printed.splitlines()[-2:])
-        assert min(metrics[key] for key in ("original_accuracy", "augmented_accuracy", "cm", "both_correct")) > 0.9
-        assert of_several["cm_partner_1"] == metrics["cm"] and 0 <= of_several["cm_partner_2"] <= 1
+    run(code, tmp_path, short=page.stem != "lambda")  # whose code asserts what it has learned
 
 
 @pytest.mark.slow
@@ -66,9 +79,7 @@ def test_pages_without_code_have_none() -> None:
 
 @pytest.mark.slow
 def test_the_first_run_of_the_readme_ends_in_success(tmp_path: Path) -> None:
-    (tmp_path / "page.py").write_text(code_of(ROOT / "README.md"), encoding="utf-8")
-    command = [sys.executable, "page.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=290)
+    done = forked("-c", code_of(ROOT / "README.md"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     printed = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("erm ", "dair ")))
     erm, dair = (ast.literal_eval(printed[method]) for method in ("erm", "dair"))

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import importlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 
@@ -348,11 +348,10 @@ def test_a_recipe_of_the_wheel_trains_in_an_empty_folder(wheel: Path, tmp_path: 
     work.mkdir()
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel]
     subprocess.run(pip, check=True, capture_output=True, text=True)
-    environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
+    code = f"import sys; sys.path.insert(0, {str(target)!r}); from dair_hf.commands.main import main; main()"
 
     def dair_hf(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dair_hf.commands", *arguments]
-        return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=280)
+        return forked("-c", code, *arguments, cwd=work)
 
     assert dair_hf("train", "--list").stdout.splitlines()[-1] == f"their files are in {target}/dair_hf/recipes"
     small = ["--train_dialogs", "30", "--test_dialogs", "4", "--max_steps", "2", "--warmup_steps", "0"]

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.run_records import Run
 from dair_hf.experiments.selection import Point, Sample, pareto_front
 from dair_hf.io.files import atomic_path, read_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from dair_hf.experiments.run_records import Run
 
 # Positions on the x axis, means, and standard deviations or None.
 Series = tuple[Sequence[float], Sequence[float], Sequence[float] | None]

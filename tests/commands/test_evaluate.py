@@ -149,7 +149,6 @@ def test_classifier_against_a_plain_loop(tmp_path: Path, models: Path, capsys: p
     ("kind", "loader", "columns"),
     [
         ("bart", AutoModelForSeq2SeqLM, ("source", "target")),
-        ("gpt2", AutoModelForCausalLM, ("source", "target")),
         ("gpt2", AutoModelForCausalLM, ("prompt", "completion")),
     ],
 )
@@ -481,15 +480,12 @@ def test_predictions_name_their_clusters(tmp_path: Path, models: Path) -> None:
     assert [line["cluster"] for line in predictions(out)[: len(rows)]] == [row["reviewer"] for row in rows]
 
 
-@pytest.fixture(params=["gpt2", "qwen2"])
-def language_model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+@pytest.fixture
+def language_model(tmp_path: Path) -> Path:
     """A folder with a language model without classes, and without a padding token."""
-    tokenizer: Any = tiny.tokenizer() if request.param == "gpt2" else chats.tokenizer()
-    if request.param == "gpt2":
-        made: Any = tiny.model("gpt2", dtype=torch.float32)
-    else:
-        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-        made = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, **sizes))
+    tokenizer = chats.tokenizer()
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    made = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, **sizes))
     made.config.pad_token_id = None
     made.save_pretrained(tmp_path / "language_model")
     tokenizer.save_pretrained(tmp_path / "language_model")
@@ -519,14 +515,7 @@ def test_adapters_of_a_classifier_on_a_language_model(
     base = AutoModelForSequenceClassification.from_pretrained(
         language_model, id2label=dict(enumerate(NAMES)), pad_token_id=tokenizer.pad_token_id
     )
-    is_gpt2 = base.config.model_type == "gpt2"
-    settings = LoraConfig(
-        task_type="SEQ_CLS",
-        lora_alpha=8,
-        init_lora_weights=False,
-        fan_in_fan_out=is_gpt2,
-        target_modules=["c_attn" if is_gpt2 else "q_proj"],
-    )
+    settings = LoraConfig(task_type="SEQ_CLS", lora_alpha=8, init_lora_weights=False, target_modules=["q_proj"])
     adapted: Any = get_peft_model(base, settings).eval()
     with torch.no_grad():
         adapted.base_model.model.score.modules_to_save["default"].weight.normal_()
@@ -564,8 +553,7 @@ def test_adapters_without_their_head_are_refused(
 ) -> None:
     """A head that was saved nowhere would be new, and the answers a matter of chance."""
     base = AutoModelForSequenceClassification.from_pretrained(language_model)
-    target = "c_attn" if base.config.model_type == "gpt2" else "q_proj"
-    adapted: Any = get_peft_model(base, LoraConfig(target_modules=[target], fan_in_fan_out=target == "c_attn"))
+    adapted: Any = get_peft_model(base, LoraConfig(target_modules=["q_proj"]))
     adapted.save_pretrained(tmp_path / "adapters")
     file = tmp_path / "adapters" / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "task_type": "SEQ_CLS", "modules_to_save": None}))

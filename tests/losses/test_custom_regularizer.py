@@ -6,7 +6,6 @@ import copy
 import io
 import json
 import pickle
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -20,6 +19,7 @@ from dair_hf.errors import DataError
 from dair_hf.losses.custom_regularizer import CustomRegularizer
 from dair_hf.losses.objective import gradient_weights
 from tests.fixtures import tiny
+from tests.fixtures.launching import forked
 
 STEADY = {"adam_epsilon": 1e-6}
 
@@ -112,8 +112,7 @@ def test_settings_with_a_function_of_the_main_script_are_read_elsewhere(tmp_path
         "torch.save(args, sys.argv[2])\n"
         "assert pickle.loads(pickle.dumps(args)).regularizer.function is squared\n"
     )
-    command = [sys.executable, str(script), str(tmp_path), str(saved)]
-    subprocess.run(command, check=True, env=tiny.child_environment())
+    assert (done := forked(script, tmp_path, saved)).returncode == 0, done.stderr
     loaded = torch.load(saved, weights_only=False)
     assert (loaded.dair_lambda, repr(loaded.regularizer)) == (0.25, "squared")
     again = pickle.loads(pickle.dumps(loaded))

@@ -72,10 +72,10 @@ def test_messages_are_not_put_into_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_generated_problems_with_every_method(tmp_path: Path) -> None:
+def test_generated_problems(tmp_path: Path) -> None:
     options = ["--train_problems", "60", "--test_problems", "12", "--max_steps", "4", "--warmup_steps", "1"]
-    run(RECIPE, "arithmetic", tmp_path, *options, "--per_device_train_batch_size", "4")
-    for method in ("erm", "da", "kl", "dair"):
+    run(RECIPE, "arithmetic", tmp_path, *options, "--per_device_train_batch_size", "4", "--methods", "erm", "kl")
+    for method in ("erm", "kl"):
         metrics = read(tmp_path / f"{method}_seed0.json")["metrics"]
         found = predictions(tmp_path / "runs" / f"{method}_seed0")
         assert len(found) == 24 and metrics["pairs"] == 12

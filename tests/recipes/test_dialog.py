@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,31 +12,27 @@ from typing import Any
 import pytest
 import torch
 
-from dair_hf import DAIRConfig
-from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.tokenizer import build_tokenizer
-from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import ComparisonConfig, runs_of
+from dair_hf.io.files import read_yaml
 from dair_hf.modeling import ModelConfig, load_model
 from tests.dialog.readers import test_woz2
 from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
+from tests.fixtures.launching import forked
 from tests.fixtures.recipe_runs import (
     CONFIGS,
+    RECIPES,
     command_line,
     equal_weights,
-    kill_at_checkpoint,
     methods_of,
     predictions,
     read,
-    run_alone,
     run_here,
-    run_two_processes,
     weights,
 )
 
 RECIPE = "multiwoz_simpletod"
+SCRIPT = RECIPES / f"{RECIPE}.py"
 SHIPPED = [path for path in sorted(CONFIGS.glob("*.yaml")) if f"recipes/{RECIPE}.py " in path.read_text()]
-SETTINGS = (DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig)
 
 pytestmark = pytest.mark.slow
 
@@ -73,9 +70,9 @@ def run(**overrides: Any) -> None:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """Folder and output of the demo, run once for several tests under `accelerate launch`."""
+    """Folder and output of the demo, run once for several tests."""
     folder = tmp_path_factory.mktemp("recipe") / "demo"
-    done = run_alone(RECIPE, tiny(output_dir=folder, methods=["erm", "dair", "kl"]), ["--cpu"])
+    done = forked(SCRIPT, *tiny(output_dir=folder, methods=["erm", "dair", "kl"]))
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, done
 
@@ -117,10 +114,9 @@ def test_demo_writes_records_table_and_plot(demo: Any) -> None:
     assert not list(folder.rglob(".*"))
 
 
-@pytest.mark.parametrize("preset", ["any_of", "parlai_v22"])
-def test_names_that_give_areas_away(preset: str, tmp_path: Path) -> None:
+def test_names_that_give_areas_away(tmp_path: Path) -> None:
     """Every column of the table has a value, counted again from the predictions."""
-    run(output_dir=tmp_path, methods=["dair"], demo_areas=True, test_dialogs=9, preset=preset, save_strategy="no",
+    run(output_dir=tmp_path, methods=["dair"], demo_areas=True, test_dialogs=9, preset="parlai_v22", save_strategy="no",
         save_steps=None)  # fmt: skip
     lines = predictions(tmp_path / "runs" / "dair_seed0")
     right = {(line["row_id"], line["variant"]): line["correct"] for line in lines}
@@ -131,7 +127,7 @@ def test_names_that_give_areas_away(preset: str, tmp_path: Path) -> None:
     means = [f"{sum(values) / len(values):.3f}" for values in expected.values()]
     table = [line.split(" | ") for line in (tmp_path / "comparison.md").read_text().splitlines() if line[:1] == "|"]
     assert table[0][2:5] == ["JGA known", "JGA unseen", "JGA misleading"] and table[2][2:5] == means
-    assert "All figures, which decide for each turn, are by" in (tmp_path / "comparison.md").read_text()
+    assert "All figures, which decide for each turn, are by `parlai_v22(" in (tmp_path / "comparison.md").read_text()
 
 
 def test_model_card_of_a_run(demo: Any) -> None:
@@ -182,20 +178,20 @@ def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: 
 
 
 def test_killed_run_resumes_to_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"methods": ["dair"], "max_steps": 20, "save_steps": 4, "save_total_limit": 2}
+    settings = {"methods": ["dair"], "max_steps": 12, "save_steps": 4, "save_total_limit": 2}
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    kill_at_checkpoint(RECIPE, tiny(output_dir=killed, **settings), killed / "runs/dair_seed0/checkpoint-8")
-    assert not (killed / "dair_seed0.json").exists()
+    done = forked(SCRIPT, *tiny(output_dir=killed, **settings), kill_at=killed / "runs/dair_seed0/checkpoint-8")
+    assert done.returncode == -signal.SIGKILL and not (killed / "dair_seed0.json").exists()
     # A power cut during the writing of a checkpoint: its state is missing, so the run resumes from the one before.
-    torn = killed / "runs/dair_seed0/checkpoint-19"
+    torn = killed / "runs/dair_seed0/checkpoint-11"
     torn.mkdir()
     (torn / "model.safetensors").write_bytes(b"torn")
 
     run(output_dir=killed, **settings)
     # One line every two steps: steps before the kill are not repeated.
-    assert 0 < capsys.readouterr().out.count("'loss'") <= 8
+    assert 0 < capsys.readouterr().out.count("'loss'") <= 4
     run(output_dir=whole, **settings)
-    assert capsys.readouterr().out.count("'loss'") == 10
+    assert capsys.readouterr().out.count("'loss'") == 6
     assert equal_weights(killed / "runs/dair_seed0", whole / "runs/dair_seed0")
     assert predictions(killed / "runs/dair_seed0") == predictions(whole / "runs/dair_seed0")
     assert read(killed / "dair_seed0.json")["metrics"] == read(whole / "dair_seed0.json")["metrics"]
@@ -203,8 +199,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path: Path, capsys: pytest.C
 
 def test_decoder_only_model(tmp_path: Path) -> None:
     settings = {"model_settings": GPT2, "neighbour_attention": 0, "max_steps": 2, "max_source_tokens": 60}
-    run(output_dir=tmp_path, methods=["erm", "dair", "kl"], **settings)
-    assert methods_of(tmp_path) == ["erm", "dair", "kl"]
+    run(output_dir=tmp_path, methods=["dair"], **settings)
     # The beginning of long dialogues was cut.
     metrics = read(tmp_path / "dair_seed0.json")["metrics"]
     assert metrics["rows"] > metrics["attainable_rows"] > 0
@@ -268,7 +263,7 @@ def test_multiwoz_with_a_common_base(multiwoz: dict[str, Any], tmp_path: Path) -
     assert named <= {name.lower() for name in UNSEEN}
     # Other methods, with regularizers and lambdas of their own, start from the stored base and do not train it again.
     made = {path: path.stat().st_mtime_ns for path in base.iterdir()}
-    run(output_dir=tmp_path, methods=["da", "dair", "kl"], lambdas='{"kl": 3.0}', neighbour_attention=0, **multiwoz)
+    run(output_dir=tmp_path, methods=["dair", "kl"], lambdas='{"kl": 3.0}', neighbour_attention=0, **multiwoz)
     assert {path: path.stat().st_mtime_ns for path in base.iterdir()} == made
     assert len(list(tmp_path.glob("base_*"))) == 2
     # A base that is trained otherwise has another name.
@@ -323,7 +318,7 @@ def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path
         "train_dialogs": 2, "test_dialogs": 2, "max_steps": 1, "save_strategy": "no", "save_steps": None,
         "pretrain": json.dumps({"max_steps": 1}),
     }  # fmt: skip
-    done = run_two_processes(RECIPE, tiny(**settings))
+    done = forked(SCRIPT, *tiny(**settings), ranks=2)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("| dair | 1 |") == 1
     record = read(tmp_path / "dair_seed0.json")
@@ -342,15 +337,11 @@ def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path
 BAD = [
     ({"config": "nowhere.yaml"}, "nowhere.yaml"),
     ({"max_step": 3}, "--max_step; did you mean 'max_steps'"),
-    ({"methods": ["ermm"]}, "methods"),
     ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, "lambdas"),
-    ({"source": "woz"}, "source"),
     ({"source": "multiwoz", "data_dir": "nowhere", "sgd_dir": "nowhere"}, "nowhere"),
     ({"max_source_tokens": 4}, "max_source_tokens"),
     ({"max_target_tokens": 12}, "max_target_tokens"),
-    ({"config": None, "model_settings": None, "report_to": "none"}, "model"),
     ({"model_settings": '{"model_type": "t5", "d_modl": 8}'}, "d_modl"),
-    ({"model_settings": None, "config": None, "model_name_or_path": "no/where"}, "no/where"),
 ]
 
 
@@ -364,21 +355,7 @@ def test_bad_settings_are_one_line(overrides: dict[str, Any], named: str, tmp_pa
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_configurations_are_valid(path: Path) -> None:
-    # bf16 needs a GPU, which the test machine may lack.
-    folders = {"demo.yaml": [], "woz2.yaml": ["--data_dir", "data"]}
-    read = folders.get(path.name, ["--data_dir", "data", "--sgd_dir", "sgd"])
-    argv = ["--config", str(path), *read, "--bf16", "false"]
-    data, model, comparison, args = parse_arguments(SETTINGS, argv)
-    runs = list(runs_of(comparison, args))
-    assert [run.method for run in runs] == ["erm", "da", "kl", "dair"]
-    given = comparison.lambdas or {}
-    assert [run.args.dair_lambda for run in runs] == [given.get(run.method, args.dair_lambda) for run in runs]
-    assert args.output_dir == f"outputs/{path.stem}"
-    assert data.max_target_tokens < data.max_source_tokens
-    assert path.read_text().startswith("# ")
-    if model.model_settings:
-        network = load_model(model, build_tokenizer(["is it free ?", "is it ?"]))
+def test_shipped_models_from_scratch_are_valid(path: Path) -> None:
+    if settings := read_yaml(path).get("model_settings"):
+        network = load_model(ModelConfig(model_settings=settings), build_tokenizer(["is it free ?", "is it ?"]))
         assert network.num_parameters() < (90_000_000 if path.stem.endswith("_gpu") else 3_000_000)
-    else:
-        assert model.model_name_or_path

@@ -9,7 +9,8 @@ import pytest
 import scipy.io
 
 from dair_hf.io.files import read_json
-from tests.fixtures.recipe_runs import CONFIGS, QUIET, command_line, run_two_processes
+from tests.fixtures.launching import forked
+from tests.fixtures.recipe_runs import CONFIGS, QUIET, RECIPES, command_line
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def test_two_ranks_search_and_compare_once(tmp_path: Path) -> None:
     options = {"data_file": tmp_path / "qsar.mat", "config": CONFIGS / "robust_regression.yaml"}
     grid = {"search_lambdas": [1, 0], "methods": "dair", "seeds": 0, "validation_share": 0.5, "max_steps": 2}
     options |= {"output_dir": tmp_path / "out", **grid}
-    done = run_two_processes("robust_regression", [*command_line(**options), *QUIET])
+    done = forked(RECIPES / "robust_regression.py", *command_line(**options), *QUIET, ranks=2)
     assert done.returncode == 0, done.stderr[-4000:]
     choice = read_json(tmp_path / "out" / "search" / "dair" / "choice.json")
     errors = {point["dair_lambda"]: point["accuracy"] for point in choice["points"]}

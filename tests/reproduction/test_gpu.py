@@ -8,6 +8,7 @@ import json
 import runpy
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -23,6 +24,7 @@ from dair_hf.io.files import read_json
 from reproduction import gpu, gpu_base, gpu_plans
 from tests.fixtures.cifar import noise_images, write_parquet
 from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
+from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 
@@ -41,6 +43,31 @@ def run(data: Path, output: Path, *options: str) -> tuple[int, str]:
         except SystemExit as ended:
             return int(ended.code or 0), printed.getvalue()
     return 0, printed.getvalue()
+
+
+CALL = gpu.Runner.call
+
+
+def call(runner: gpu.Runner, argv: list[str], name: str) -> list[float]:
+    """Run a command in a fork, in place of `Runner.call`; say that it logged a loss every tenth of a second."""
+    done = forked(*argv[1:])
+    assert done.returncode == 0, done.stderr
+    return [0.1 * number for number in range(done.stdout.count("'loss'"))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forks() -> Iterator[None]:
+    """Let the parts start forks."""
+    with mock.patch.object(gpu.Runner, "call", call):
+        yield
+
+
+def test_a_command_is_timed_and_its_failure_is_told(tmp_path: Path) -> None:
+    runner = gpu.Runner(gpu.parse_options(["--data", "data", "--output", str(tmp_path), "--part", "erm", "--small"]), 0)
+    code = "import sys; print({'loss': 1}); print('x'); print({'loss': 2}); sys.exit(sys.argv[1])"
+    with pytest.raises(DataError, match="erm: ended with 1; the end of .*\n.*why"):
+        CALL(runner, [sys.executable, "-c", code, "why"], "erm")
+    assert len(CALL(runner, [sys.executable, "-c", code.replace("sys.argv[1]", "0")], "erm")) == 2
 
 
 def test_epochs_fill_the_time_and_no_more() -> None:
@@ -201,13 +228,16 @@ def test_a_method_its_figures_and_its_table(data: Path, trained: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_part_that_is_out_of_time_is_stopped(data: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_part_that_is_out_of_time_is_stopped(
+    data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu.Runner, "call", CALL)
     output = tmp_path / "out"
     shutil.copytree(trained, output)
     plan = read_json(output / "plan.json")
-    (output / "plan.json").write_text(json.dumps({**plan, "minutes": 0.05}))
-    status, printed = run(data, output, "--part", "kl", "--minutes", "0.05")
-    assert status == 2 and "kl: not finished within --minutes 0.05" in printed
+    (output / "plan.json").write_text(json.dumps({**plan, "minutes": 0.02}))
+    status, printed = run(data, output, "--part", "kl", "--minutes", "0.02")
+    assert status == 2 and "kl: not finished within --minutes 0.02" in printed
     assert not (output / "multiwoz21" / "kl_seed0.json").exists()
 
 

@@ -38,7 +38,7 @@ for method, share in (("erm", 7), ("dair", 3)):
         name = f"{method}_seed{seed}"
         file, scratch = given.output_dir / f"{name}.json", given.output_dir / "scratch"
         if not file.exists():
-            time.sleep(0.25)
+            time.sleep(0.1)
             with (given.output_dir / "executed.log").open("a") as log:
                 log.write(name + chr(10))
             metrics = {"accuracy": (1 + seed) / share, "cm": 0.5}

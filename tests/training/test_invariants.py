@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainer
 
 from dair_hf import DAIRConfig
 from tests.fixtures import tiny
-from tests.fixtures.paths import ROOT
+from tests.fixtures.launching import forked
 from tests.fixtures.resumable_run import run_resumable
 
 # Adam divides by the size of the gradient. If that is 0 up to rounding (key biases), epsilon limits the noise.
@@ -288,12 +286,11 @@ def test_separate_forwards_change_nothing_without_layers_across_rows(tmp_path: P
 @pytest.mark.timeout(600)
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     """Dropout on, partners redrawn each epoch, batches by length, killed with SIGKILL in the second epoch."""
-    command = [sys.executable, "-m", "tests.fixtures.resumable_run", str(tmp_path / "cut")]
-    root, environment = ROOT, tiny.child_environment()
-    killed = subprocess.run([*command, "--kill_at", "8"], cwd=root, env=environment, capture_output=True, text=True)
+    command = "-m", "tests.fixtures.resumable_run", tmp_path / "cut"
+    killed = forked(*command, "--kill_at", "8")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert sorted(path.name for path in (tmp_path / "cut").glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6"]
-    resumed = subprocess.run([*command, "--resume"], cwd=root, env=environment, capture_output=True, text=True)
+    resumed = forked(*command, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     whole = run_resumable(tmp_path / "whole")
     continued = torch.load(tmp_path / "cut" / "weights.pt", weights_only=True)

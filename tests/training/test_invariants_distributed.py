@@ -1,4 +1,4 @@
-"""Two gloo processes under `accelerate launch` equal one process: updates, logs, evaluation and predictions."""
+"""Two gloo processes equal one process: updates, logs, evaluation and predictions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ from tests.fixtures.distributed_run import (
 )
 from tests.fixtures.launching import launch_two
 
-# Starting three interpreters may take minutes under load.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 CASES = sorted(settings_of_cases())
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return the results of both ranks, from one launch for all tests: the launch takes longer than the runs."""
+    """Return the results of both ranks, from one launch for all tests."""
     return launch_two("tests.fixtures.distributed_run", tmp_path_factory.mktemp("two_processes"))
 
 

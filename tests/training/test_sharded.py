@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures import sharded_run, tiny
 from tests.fixtures.launching import launch_two
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

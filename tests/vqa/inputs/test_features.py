@@ -6,8 +6,6 @@ import json
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from dair_hf.io.archives import sha256_of
 from dair_hf.vqa.inputs.features import FeatureCache, Pixels, _model_fingerprint
 from dair_hf.vqa.inputs.processors import VQACollator
 from tests.fixtures import filling
-from tests.fixtures.paths import ROOT
+from tests.fixtures.launching import forked
 from tests.fixtures.ranks import on_ranks
 from tests.fixtures.tiny_saaa import backed, resnet, saaa, vit
 
@@ -118,13 +116,7 @@ def test_images_are_identified_by_their_content(images: list[str], loaded: list[
 
 @pytest.mark.slow
 def test_a_kill_loses_at_most_one_shard(images: list[str], loaded: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "cache"), str(Path(images[0]).parent)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = forked("-c", KILLED, tmp_path / "cache", Path(images[0]).parent)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     cache = filling.cache(tmp_path / "cache")
     assert len(shards(cache)) == 1
