@@ -1,4 +1,4 @@
-"""ImageNet-9: rows of each split, crops, and errors."""
+"""ImageNet-9: published folders, rows of each split, and crops."""
 
 from __future__ import annotations
 
@@ -7,23 +7,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset
 from PIL import Image
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
+from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
 from dair_hf.io.file_values import FileValueCache
-from dair_hf.vision.backgrounds.imagenet9 import CropCollator, ImageNet9Config, imagenet9_train_pairs, load_imagenet9
+from dair_hf.vision.backgrounds.imagenet9 import (
+    CropCollator,
+    ImageNet9Config,
+    _pair_variants,
+    _read_variants,
+    imagenet9_train_pairs,
+    load_imagenet9,
+)
 from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Settings for thirty training images of each class in two variants, and two test images in all variants."""
-    write_variants(tmp_path / "in9", "train", ("original", "mixed_rand"), each=30)
-    write_variants(tmp_path / "bg_challenge")
-    return {"train_folder": str(tmp_path / "in9"), "test_folder": str(tmp_path / "bg_challenge")}
+    folder = tmp_path_factory.mktemp("imagenet9")
+    write_variants(folder / "in9", "train", ("original", "mixed_rand"), each=30)
+    write_variants(folder / "bg_challenge")
+    return {"train_folder": str(folder / "in9"), "test_folder": str(folder / "bg_challenge")}
 
 
 def epoch_of(pairs: EpochPairs, epoch: int) -> dict[str, list[Any]]:
@@ -47,7 +57,7 @@ def test_training_and_test_rows(folders: dict[str, Any]) -> None:
         assert len(rows) == 18 and all(f"bg_challenge/{variant}/val/" in path for path in rows["image"])
 
 
-def test_validation_rows_are_held_out(folders: dict[str, Any], tmp_path: Path) -> None:
+def test_validation_rows_are_held_out(folders: dict[str, Any]) -> None:
     every = load_imagenet9(ImageNet9Config(**folders))
     data = load_imagenet9(ImageNet9Config(evaluate_on="validation", train_folder=folders["train_folder"]))
     assert list(data.tests) == ["original", "mixed_rand"], "the available variants"
@@ -105,25 +115,14 @@ def test_crops_are_redrawn_each_epoch_and_reproducible(folders: dict[str, Any]) 
         imagenet9_train_pairs(data, ImageNet9Config(**changed), 0)
         for changed in ({"smallest_crop": 0.5}, {"shared_crop": False})
     ]
-    for other_pairs in (
-        pairs,
-        imagenet9_train_pairs(data, config, 1),
-        imagenet9_train_pairs(data, config, 0, partners=False),
-        *others,
-    ):
+    alone = imagenet9_train_pairs(data, config, 0, partners=False)  # for ERM
+    assert set(epoch_of(alone, 1)) == {"row_id", "image", "labels", "crop", "mirrored"}
+    assert alone.pairs["crop"][:] == second["crop"], "originals are the same for all methods"
+    for other_pairs in (pairs, imagenet9_train_pairs(data, config, 1), alone, *others):
         for epoch in (0, 1):
             other_pairs.set_epoch(epoch)
             fingerprints.add(other_pairs.pairs._fingerprint)
     assert len(fingerprints) == 10, "different content has different fingerprints"
-
-
-def test_erm_needs_no_partners(folders: dict[str, Any]) -> None:
-    config = ImageNet9Config(**folders)
-    data = load_imagenet9(config)
-    alone = epoch_of(imagenet9_train_pairs(data, config, seed=0, partners=False), 2)
-    assert set(alone) == {"row_id", "image", "labels", "crop", "mirrored"}
-    paired = epoch_of(imagenet9_train_pairs(data, config, seed=0), 2)
-    assert alone["crop"] == paired["crop"], "originals are the same for all methods"
 
 
 def test_a_batch_holds_both_images_of_a_foreground(folders: dict[str, Any]) -> None:
@@ -135,3 +134,63 @@ def test_a_batch_holds_both_images_of_a_foreground(folders: dict[str, Any]) -> N
     shades = (batch["pixel_values"].mean((2, 3, 4)) * 255).tolist()
     assert shades == [pytest.approx(row, abs=1.0) for row in expected]
     assert batch["labels"].tolist() == [[0, 0], [1, 1], [8, 8]]
+
+
+def a_file(folder: Path, variant: str, label: int, number: int, split: str = "val") -> Path:
+    return folder / variant / split / CLASSES[label] / file_name(variant, label, number)
+
+
+def test_rows_are_sorted_by_foreground_whatever_their_names_end_with(tmp_path: Path) -> None:
+    """`n_2.JPEG` stands before `n_23.JPEG`, but `fg_n_23_bg` before `fg_n_2_bg`."""
+    for variant, names in (
+        ("original", ["n_2.JPEG", "n_23.JPEG"]),
+        ("mixed_rand", ["fg_n_2_bg_m.JPEG", "fg_n_23_bg_m.JPEG"]),
+    ):
+        write_variants(tmp_path, variants=(variant,))
+        for name in names:
+            (tmp_path / variant / "val" / CLASSES[0] / name).touch()
+    found = _read_variants(tmp_path, "val", variants=("original", "mixed_rand")).rows
+    assert found["original"]["row_id"][:] == found["mixed_rand"]["row_id"][:]
+    assert found["original"]["row_id"][2:4] == ["00_dog/n_2", "00_dog/n_23"]
+
+
+def test_suffixes_names_and_ignored_files(tmp_path: Path) -> None:
+    write_variants(tmp_path, variants=("original",), each=1)
+    folder = tmp_path / "original" / "val" / CLASSES[3]
+    ignored = (".hidden.JPEG", "._b.png", "notes.txt", "mask.npy")
+    mixed = ("fg_mine_bg_of_bg_yours.png", "fg_m_5_bg_m_5.png", "fg_m.png", "a_bg_b.png", "fg__bg_b.png")
+    for name in ("b.png", "c.jpg", "d.jpeg", *ignored, *mixed):
+        (folder / name).touch()
+    (tmp_path / "original" / "val" / "readme.txt").touch()
+    rows = _read_variants(tmp_path, "val", ("original",)).rows["original"]
+    found = {row_id.removeprefix("03_reptile/") for row_id in rows["row_id"] if row_id.startswith("03")}
+    assert found == {"b", "c", "d", foreground(3, 1), "mine", "m_5", "fg_m", "a_bg_b", "fg__bg_b"}
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    write_variants(tmp_path)
+    a_file(tmp_path, "mixed_rand", 0, 1).unlink()
+    a_file(tmp_path, "only_fg", 0, 1).unlink()
+    a_file(tmp_path, "only_fg", 4, 2).unlink()
+    lost = [f"00_dog/{foreground(0, 1)}", f"04_carnivore/{foreground(4, 2)}"]
+    with pytest.raises(DataError, match=f"1 of mixed_rand/val: {lost[0]}; 2 of only_fg/val: {lost[0]}, {lost[1]}"):
+        _read_variants(tmp_path, "val")
+    found = _read_variants(tmp_path, "val", strict=False)
+    assert found.missing == {"mixed_rand": lost[:1], "only_fg": lost}
+    for rows in found.rows.values():
+        assert len(rows) == 16 and not set(lost) & set(rows["row_id"])
+        assert rows["row_id"][:] == found.rows["original"]["row_id"][:]
+    # Complete variants are read in full.
+    assert len(_read_variants(tmp_path, "val", variants=("original", "mixed_next")).rows["original"]) == 18
+
+
+def test_pairs_by_foreground_in_any_order() -> None:
+    rows = Dataset.from_dict({"row_id": ["a", "b", "c"], "image": ["a1", "b1", "c1"], "labels": [0, 1, 2]})
+    partners = Dataset.from_dict({"row_id": ["c", "d", "a"], "image": ["c2", "d2", "a2"], "labels": [2, 3, 0]})
+    assert _pair_variants(rows, partners)[:] == {
+        "row_id": ["a", "b", "c"],
+        "image": ["a1", "b1", "c1"],
+        "labels": [0, 1, 2],
+        "augmented_image": ["a2", None, "c2"],
+        "augmented_labels": [0, None, 2],
+    }

@@ -13,17 +13,13 @@ from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.vision.cifar10 import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
 from tests.fixtures.cifar import noise_images
+from tests.fixtures.digits import whole
 
 CIFAR = {"train": noise_images(120), "test": noise_images(30, seed=1)}
 
 
 def small(**settings: Any) -> Cifar10Config:
     return Cifar10Config(**{"train_rows": 80, "validation_rows": 25, "test_rows": 20, **settings})
-
-
-def whole(pairs: TensorPairs, epoch: int = 0) -> dict[str, Any]:
-    pairs.set_epoch(epoch)
-    return pairs.__getitems__(range(len(pairs)))
 
 
 def plain(file: str, start: int, stop: int) -> torch.Tensor:
@@ -38,7 +34,7 @@ def by_hand(image: np.ndarray, drawn: np.ndarray, padding: int, flip: bool) -> n
     return cut[:, :, ::-1] if flip and drawn[2] < 0.5 else cut
 
 
-@pytest.mark.parametrize(("padding", "flip"), [(4, True), (4, False), (0, True), (31, True)])
+@pytest.mark.parametrize(("padding", "flip"), [(4, False), (0, True), (31, True)])
 def test_originals_are_cropped_and_flipped(padding: int, flip: bool) -> None:
     pairs = cifar10_train_pairs(CIFAR, small(crop_padding=padding, flip=flip), seed=5)
     batch = whole(pairs, epoch=3)
@@ -94,13 +90,8 @@ def test_rows_of_each_split() -> None:
     assert ends(cifar10_train_pairs(big, Cifar10Config(**unchanged), 0)) == [0, 44_999]
     assert ends(cifar10_train_pairs(big, Cifar10Config(train_rows=50_000, **unchanged), 0)) == [0, 49_999]
     assert ends(cifar10_evaluation_pairs(big, Cifar10Config(), "validation")) == [45_000, 49_999]
-    assert ends(cifar10_evaluation_pairs(big, Cifar10Config(train_rows=1_000), "validation")) == [45_000, 49_999]
-    assert ends(
-        cifar10_evaluation_pairs(big, Cifar10Config(train_rows=47_000, validation_rows=1_000), "validation")
-    ) == [
-        49_000,
-        49_999,
-    ]
+    more = Cifar10Config(train_rows=47_000, validation_rows=1_000)
+    assert ends(cifar10_evaluation_pairs(big, more, "validation")) == [49_000, 49_999]
     assert ends(cifar10_evaluation_pairs(big, Cifar10Config())) == [0, 9_999]
     assert ends(cifar10_evaluation_pairs(big, Cifar10Config(test_rows=1_000))) == [0, 999]
     assert ends(cifar10_evaluation_pairs(big, Cifar10Config(test_rows=20_000))) == [0, 9_999]
