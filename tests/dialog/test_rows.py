@@ -16,7 +16,6 @@ from dair_hf.dialog.rows import (
     RowBuilder,
     Utterance,
     contains_name,
-    history_to_text,
     on_word_boundary,
     state_from_row,
     target_text,
@@ -112,12 +111,6 @@ def test_the_longest_of_overlapping_spans_remains() -> None:
     spans = [(4, 9, "first"), (6, 11, "second"), (0, 3, "third"), (5, 6, "fourth"), (9, 12, "fifth")]
     assert without_overlap(spans) == [(0, 3, "third"), (4, 9, "first"), (9, 12, "fifth")]
     assert contains_name("the cowboy met a cow", "cow") and not contains_name("the cowboy", "cow")
-
-
-def test_history_text() -> None:
-    history = [{"speaker": "user", "text": "hi"}, {"speaker": "system", "text": "yes ?"}]
-    assert history_to_text(history) == "<user> hi <system> yes ?"
-    assert history_to_text([]) == ""
 
 
 # Alternatives, values without meaning, delimiters and cases, as in the data sets.

@@ -1,10 +1,10 @@
-"""PairEvaluator: metrics by hand, subsets, flips, scores, and refusal of other values than correctness."""
+"""PairEvaluator: metrics by hand, subsets, flips, scores, refused values, and the rules that compare answers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import compress
+from decimal import Decimal
 from typing import Any
 
 import datasets
@@ -12,18 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from dair_hf import DataError, PairEvaluator
-from dair_hf.errors import UndefinedMetricWarning
-from dair_hf.evaluation.answers import same_classes
-from dair_hf.evaluation.statistics import correctness_metrics
+from dair_hf import PairEvaluator
+from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.evaluation.answers import MATCHES, absolute_errors, matches, same_classes, same_numbers
 from dair_hf.evaluation.views import PairIndex, PairViews
 
 # Three rows; rows 0 and 2 have partners, so views 3 and 4 are theirs.
-ROWS: dict[str, list[Any]] = {
-    "row_id": ["a/0", "a/1", "b/0"],
-    "x": [1, 2, 3],
-    "augmented_x": [4, None, 6],
-}
+ROWS: dict[str, list[Any]] = {"row_id": ["a/0", "a/1", "b/0"], "x": [1, 2, 3], "augmented_x": [4, None, 6]}
 DIALOGUES = ["a", "a", "b"]
 
 
@@ -221,32 +216,8 @@ def test_a_subset_without_changed_answers_has_no_cm() -> None:
     assert (invariant["cm"], invariant["first_cm"]) == (0.5, 1.0) and "cm_same_answer" not in invariant
 
 
-def test_figures_of_a_subset_are_those_of_its_rows_alone() -> None:
-    """Also their intervals: only clusters of the subset are units."""
-    generator = np.random.default_rng(3)
-    original, augmented = generator.random((2, 80)) < 0.7
-    has_partner, some = generator.random((2, 80)) < 0.5
-    clusters = [str(row // 4) for row in range(80)]
-    correct = [*original, *augmented[has_partner]]
-    found = evaluated(correct, PairIndex(has_partner), clusters=clusters, subsets={"some": some})
-    alone = correctness_metrics(original[some], augmented[some], has_partner[some], list(compress(clusters, some)))
-    assert {key: found[f"some_{key}"] for key in alone} == alone
-    assert {"reverse_cm_low", "both_views_accuracy_high", "cm_low"} <= set(alone)
-    assert found["reverse_cm_low"] != found["some_reverse_cm_low"]
-
-
-def test_an_evaluation_holds_what_it_follows_from() -> None:
-    evaluator = PairEvaluator(same_classes, answers=lambda classes: [f"class {number}" for number in classes])
-    index, predictions, references = views(), [1, 0, 1, 1, 0], [1, 1, 1, 1, 1]
-    found = evaluator.evaluate_views(index, predictions, references, DIALOGUES, intervals=False)
-    assert found.correct.tolist() == [True, False, True, True, False]
-    assert found.answers == ["class 1", "class 0", "class 1", "class 1", "class 0"]
-    assert (found.evaluator, found.views, found.clusters) == (evaluator, index, DIALOGUES)
-    assert (found.predictions, found.references) == (predictions, references)
-
-
 @pytest.mark.parametrize("name", ["references", "augmented_predictions", "augmented_references", "clusters", "row_ids"])
-@pytest.mark.parametrize("values", [[], ["u"], list("uuvwxyz")], ids=len)
+@pytest.mark.parametrize("values", [["u"], list("uuvwxyz")], ids=len)
 def test_lists_of_other_than_all_rows_are_refused(name: str, values: list[str]) -> None:
     """Also surplus ones, which may be those of other rows in between."""
 
@@ -259,3 +230,61 @@ def test_lists_of_other_than_all_rows_are_refused(name: str, values: list[str]) 
     equal = PairEvaluator(lambda predictions, references: list(map(str.__eq__, predictions, references)))
     metrics = equal(**lists, clusters=np.array(list("uuvw")))
     assert metrics["original_accuracy"] == 1.0 and metrics["both_correct"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("rule", "answer", "reference", "right"),
+    [
+        ("exact", " Paris\n is ", "Paris is", True),
+        ("exact", "paris", "Paris", False),
+        ("exact", "Paris.", "Paris", False),
+        ("exact", "", "", True),
+        ("ignore-case", "PARIS ", "Paris", True),
+        ("ignore-case", "Paris!", "Paris", False),
+        ("first-line", "\n\n Paris \nQuestion: Rome?", "Paris", True),
+        ("first-line", "It is Paris\nParis", "Paris", False),
+        ("last-number", "3 + 4 = 7.", "#### 7", True),
+        ("last-number", "so 1,000.00", "1000", True),
+        ("last-number", "7-3", "3", True),
+        ("last-number", "x = -3", "3", False),
+        ("last-number", "(-3)", "-3", True),
+        ("last-number", ".5", "0.5", True),
+        ("last-number", "1,2", "2", True),
+        ("last-number", "no idea", "2", False),
+    ],
+)
+def test_rules(rule: str, answer: str, reference: str, right: bool) -> None:
+    assert matches(rule, [answer], [reference]) == [right]
+
+
+def test_numbers_are_exact() -> None:
+    assert MATCHES["last-number"].key("12345678901234567890.1") == Decimal("12345678901234567890.1")
+    assert MATCHES["last-number"].key("") is None
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(DataError, match=r"match last-number: .*'none'"):
+        matches("last-number", ["1", "2"], ["1", "none"])
+    with pytest.raises(DataError, match="NaN"):
+        same_classes([[float("nan"), 1.0]], [1])
+
+
+def test_a_class_is_right_for_every_kind_of_classifier() -> None:
+    tokens = [np.array([3, 4, 9]), np.array([3, 5])]
+    assert same_classes(tokens, [[3, 4], [3, -100]]).tolist() == [True, True]
+    assert same_classes(tokens, [[3, 5], [-100, 4]]).tolist() == [False, False]
+    several = [np.array([2.0, -1.0, 0.1]), np.array([2.0, -1.0, -0.1])]
+    assert same_classes(several, [[1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]).tolist() == [True, False]
+    scores = [[0.0, 0.3, 1.0], [0.0, 0.0, 0.0]]
+    assert same_classes([2, 0], scores).tolist() == [True, False]
+    assert same_classes([1, 1], scores).tolist() == [False, False]
+
+
+def test_a_number_is_right_within_the_tolerance() -> None:
+    predictions = [[1.0], [1.5], [1.75], [-9.0]]
+    assert same_numbers(predictions, [1.0] * 4, 0.5).tolist() == [True, True, False, False]
+    assert absolute_errors(predictions, [1.0] * 4).tolist() == [0.0, 0.5, 0.75, 10.0]
+    # A tenth of the standard deviation of -1 and 1 is 0.1.
+    assert same_numbers([-1.09, 1.11], [-1.0, 1.0]).tolist() == [True, False]
+    assert absolute_errors([[1.0, 2.0]], [[2.0, 4.0]]).tolist() == [1.5]
+    assert not same_numbers([float("nan")], [1.0], 9.0).any()

@@ -16,6 +16,7 @@ from dair_hf.dialog.readers.woz2 import read_woz2
 from dair_hf.errors import DataError
 from tests.dialog.readers import test_multiwoz, test_sgd, test_woz2
 
+REMOVED = object()
 VALUES = (None, True, 5, -1, 1.5, "x", "\ud800", [], {}, [None], ["x"], [["x"]], {"a": None}, 10**30)
 
 
@@ -31,7 +32,10 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     place = document
     for key in path[:-1]:
         place = place[key]
-    place[path[-1]] = value
+    if value is REMOVED:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
     return document
 
 
@@ -67,8 +71,8 @@ def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path,
     for number, path in enumerate(places(document)):
         if len(path) < 2 or UNREAD.intersection(path):
             continue
-        # Every value in every place would take a minute: three in each place, all of them in turn.
-        for value in [VALUES[(number + step) % len(VALUES)] for step in (0, 5, 10)]:
+        # Every value in every place would take a minute: one in each place, all of them in turn.
+        for value in (REMOVED, VALUES[number % len(VALUES)]):
             target = FOLDERS[version](tmp_path, changed(document, path, value))
             for read in READERS[version]:
                 try:
