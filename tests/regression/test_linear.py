@@ -24,8 +24,8 @@ def test_size_and_initialization() -> None:
     weights = found.linear.weight.detach().numpy()
     assert weights.std() == pytest.approx(0.01, rel=0.03)
     assert abs(weights.mean()) < 3e-4
-    biases = torch.stack([LinearRegression(LinearRegressionConfig()).linear.bias.detach() for _ in range(300)])
-    assert biases.std().item() == pytest.approx(0.01, rel=0.15)
+    biases = torch.stack([LinearRegression(LinearRegressionConfig()).linear.bias.detach() for _ in range(100)])
+    assert biases.std().item() == pytest.approx(0.01, rel=0.25)
     torch.manual_seed(1)
     wide = LinearRegression(LinearRegressionConfig(num_features=5_000, initializer_range=2.0))
     assert wide.linear.weight.std().item() == pytest.approx(2.0, rel=0.05)

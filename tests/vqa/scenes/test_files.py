@@ -182,7 +182,7 @@ def test_correlations_are_those_of_the_split() -> None:
 
 def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
     """The texture without the objects is independent of question and answer."""
-    config = small("iv", train_scenes=150, scene_size=40, edits_per_scene=1)
+    config = small("iv", train_scenes=100, scene_size=40, edits_per_scene=1)
     folder = write_scenes(config, tmp_path / "scenes")
     records = [question for question, _ in originals_and_edits(folder, "train")]
     textures = np.stack([background(record["question_id"], config.layout) for record in records])

@@ -151,7 +151,7 @@ def drawn(name: str, biased: bool) -> list[Drawn]:
     correlations = BIASED if biased else FAIR
     return [
         draw_scene(number, np.random.default_rng([11, number]), sprites, LAYOUT, correlations, MOST)
-        for number in range(1, 2001)
+        for number in range(1, 1501)
     ]
 
 
@@ -185,7 +185,7 @@ def test_questions_in_words() -> None:
 @pytest.mark.parametrize("name", ["shapes", "objects"])
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "fair"])
 def test_every_scene_is_valid(name: str, biased: bool) -> None:
-    scenes = drawn(name, biased)[:1000]
+    scenes = drawn(name, biased)[:500]
     kinds = {"shapes": 6, "objects": 10}[name]
     colors, images = (1 if name == "objects" else 5), (1 if name == "shapes" else 3)
     for number, (scene, question) in enumerate(scenes, start=1):
