@@ -39,6 +39,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return document
 
 
+TURNS = ("log", "turns", "dialogue")  # the first two have all keys
 UNREAD = {"goal", "dialog_act", "turn_id", "turn_label", "asr", "turn_idx", "system_acts"}
 FOLDERS = {
     "2.1": lambda folder, document: test_multiwoz.write(folder, document),
@@ -69,7 +70,8 @@ def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path,
     document, dialogue = documents()[version]
     refused = 0
     for number, path in enumerate(places(document)):
-        if len(path) < 2 or UNREAD.intersection(path):
+        is_later = any(key in TURNS and place > 1 for key, place in zip(path, path[1:], strict=False))
+        if len(path) < 2 or is_later or UNREAD.intersection(path):
             continue
         # Every value in every place would take a minute: one in each place, all of them in turn.
         for value in (REMOVED, VALUES[number % len(VALUES)]):
@@ -87,7 +89,7 @@ def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path,
                         assert dialogue in message or "dialogue [0]" in message, (path, value, message)
                     field = next((key for key in reversed(path) if isinstance(key, str)), "")
                     assert field in message or f"{path[-2]}[" in message, (path, value, message)
-    assert refused > 40
+    assert refused > 25
 
 
 def test_any_value_in_a_schema(tmp_path: Path) -> None:

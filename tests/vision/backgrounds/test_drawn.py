@@ -101,15 +101,3 @@ def test_too_few_foregrounds_are_refused(tmp_path: Path) -> None:
         background_train_pairs(
             foregrounds, small(foreground="digits", foreground_source=str(tmp_path), train_each=20), 0
         )
-
-
-@pytest.mark.realdata
-def test_the_real_digits_and_objects(real_data: Path) -> None:
-    for kind, folder in (("digits", "mnist"), ("objects", "cifar10")):
-        config = BackgroundsConfig(foreground=kind, foreground_source=str(real_data / folder))
-        foregrounds = load_foregrounds(config)
-        for split, each in (("train", 500), ("validation", 100), ("test", 450)):
-            assert len(_composites_of(foregrounds, config, split)) == 9 * each
-        images = whole(background_tests(foregrounds, config, "validation")["only_fg"])["pixel_values"]
-        covered = (images > 0.02).any(2).double().mean((2, 3))
-        assert 0.02 < float(covered.min()) and float(covered.max()) < 0.75

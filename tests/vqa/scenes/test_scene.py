@@ -120,18 +120,6 @@ def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
             assert np.allclose(images[..., :3] * 255, object_color(label, split), atol=1e-3)
 
 
-@pytest.mark.realdata
-def test_the_real_digits_and_objects(real_data: Path) -> None:
-    for kind, folder, names in (("digits", "mnist", DIGITS), ("objects", "cifar10", OBJECTS)):
-        train, test = (load_sprites(kind, real_data / folder, split, 14) for split in ("train", "test"))
-        for sprites in (train, test):
-            assert sprites.kinds == names
-            assert sum(map(len, sprites.images)) == 2000
-            assert min(map(len, sprites.images)) > 150
-        known = {image.tobytes() for images in train.images for image in images}
-        assert not any(image.tobytes() in known for images in test.images for image in images)
-
-
 BIASED, FAIR = Correlations(0.9, 0.5), Correlations(0.0, 0.0)
 MOST = 4
 Drawn = tuple[Scene, SceneQuestion]
