@@ -7,7 +7,7 @@ import rapidfuzz.fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dair_hf.dialog.linking.mentions import Annotation, LinkedNames, link_names
+from dair_hf.dialog.linking.mentions import Annotation, LinkedNames, _whole_words, link_names
 from dair_hf.dialog.linking.names import DialogueNames, _same_entity, kind_of, name_keys
 from dair_hf.dialog.linking.words import similarity, words
 from dair_hf.dialog.rows import NameEntry
@@ -39,6 +39,7 @@ def same(left: str, right: str, slot: str, other_slot: str | None = None) -> boo
         ("warkworth house", "wartworth", "hotel-name"),
         ("acorn guest house", "Acorn Guesthouse", "hotel-name"),
         ("lensfield hotel", "the lensfield", "hotel-name"),
+        ("finches bed and breakfast", "finches b & b", "hotel-name"),
         ("el shaddia guesthouse", "el shaddai", "hotel-name"),
         ("christ college", "Christ's college", "attraction-name"),
         ("saint johns college", "St. John's college", "attraction-name"),
@@ -59,6 +60,8 @@ def test_same(left: str, right: str, slot: str) -> None:
         ("warkworth house", "worth house", "hotel-name"),
         ("pizza hut fenditton", "pizza hut cherry hinton", "restaurant-name"),
         ("rice house", "rice boat", "restaurant-name"),
+        ("curry king", "curry queen", "restaurant-name"),
+        ("clare college", "clare hall", "attraction-name"),
         ("christ college", "churchill college", "attraction-name"),
         ("great saint marys church", "little saint marys church", "attraction-name"),
         ("cambridge belfry", "cambridge", "hotel-name"),
@@ -169,8 +172,10 @@ GALLERY = ("attraction-name", "orla fenwick gallery")
         (GALLERY, "Orla Fenwick sounds great", "Orla Fenwick"),
         (GALLERY, "what area is the fenwick in?", "fenwick"),
         (GALLERY, "the address of Fenwik please", "Fenwik"),
+        (GALLERY, "near orlla fenwick", "orlla fenwick"),
         (("restaurant-name", "vespa pizza kitchen and bar"), "book vespa pizza kitchen please", "vespa pizza kitchen"),
         (("hotel-name", "express by green inn cambridge"), "at the Express by Green Inn", "Express by Green Inn"),
+        (("attraction-name", "cambridge and county folk museum"), "a taxi to County Folk Museum", "County Folk Museum"),
         (("attraction-name", "jolly fun house"), "from the fun house to the station", "fun house"),
         (("restaurant-name", "ask"), "Is it called Ask restaurant?", "Ask restaurant"),
     ],
@@ -184,9 +189,11 @@ def test_a_part_of_a_name_is_found_beside_the_whole(name: tuple[str, str], text:
     [
         (("attraction-name", "funky fun house"), "it's a really fun house, so funky and fun"),
         (("restaurant-name", "pizza hut cherry hinton"), "I like pizza, and I am in Cherry Hinton"),
+        (("restaurant-name", "pizza hut cherry hinton"), "at 3 colville road, Cherry Hinton"),
         (("attraction-name", "ruskin gallery"), "it is in Ruskin Road"),
         (("attraction-name", "museum of classical archaeology"), "interested in archaeology or art?"),
         (("restaurant-name", "the golden wok"), "a golden opportunity"),
+        (("attraction-name", "trinity college"), "a college, any college"),
     ],
 )
 def test_a_part_that_does_not_identify_the_name_is_not_found(name: tuple[str, str], text: str) -> None:
@@ -261,3 +268,8 @@ def test_entries_hold_every_form_and_the_name_slot() -> None:
     (entry,) = entries_of(link(texts, hotel, hotel, ("taxi-departure", "the warkworth"), spans=spans))
     assert (entry.slot, entry.name) == ("hotel-name", "warkworth house")
     assert set(entry.forms) == {"warkworth house", "the warkworth", "Wartworth", "warkworth"}
+
+
+@pytest.mark.parametrize("span", [(4, 13), (3, 14), (5, 11)])
+def test_an_annotation_is_extended_to_whole_words(span: tuple[int, int]) -> None:
+    assert _whole_words("is (Oak House) free", Annotation(None, "oak house", 0, *span)) == (4, 13)
