@@ -17,14 +17,7 @@ from dair_hf.vqa.readers.images import load_image
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from dair_hf.vqa.scenes.files import SceneConfig
 from tests.data_scripts.scripts import Done, run_script, served
-from tests.fixtures.vqa_files import (
-    CV_EDITS,
-    write_cv,
-    write_edited_images,
-    write_images,
-    write_vqa,
-    zip_release,
-)
+from tests.fixtures.vqa_files import CV_EDITS, write_cv, write_edited_images, write_images, write_vqa, zip_release
 
 EDITS = sum(map(len, CV_EDITS.values()))
 
@@ -91,23 +84,12 @@ def test_recipe_reads_the_same_rows_raw_and_prepared(data: Path) -> None:
         assert (rows.features, rows._fingerprint) == (expected.features, expected._fingerprint)
     with pytest.raises(DataError, match="(?s)out: .*unreadable_image"):
         load_vqa(dataclasses.replace(prepared, strict=True), SceneConfig(), data / "unused")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("prepared.json", b'{"kind": "multiwoz", "version": 2}'),
-        ("edits/val/dataset_info.json", None),
-        ("report.json", None),
-    ],
-)
-def test_other_versions_and_broken_folders_are_refused(data: Path, name: str, content: bytes | None) -> None:
-    arguments = ("--source", data / "vqa", "--images", data / "images", *edits_of(data), "--output", data / "out")
-    assert run(*arguments).returncode == 0
-    (data / "out" / name).unlink() if content is None else (data / "out" / name).write_bytes(content)
-    with pytest.raises(DataError) as refused:
-        load_vqa(VQAConfig("files", str(data / "out")), SceneConfig(), data / "unused")
-    assert str(data / "out") in str(refused.value)
+    for broken in ("report.json", "edits/val/dataset_info.json"):
+        content = (data / "out" / broken).read_bytes()
+        (data / "out" / broken).unlink()
+        with pytest.raises(DataError, match=f"{data}/out"):
+            load_vqa(prepared, SceneConfig(), data / "unused")
+        (data / "out" / broken).write_bytes(content)
 
 
 def test_skipped_records_are_in_the_report(data: Path) -> None:
@@ -119,7 +101,6 @@ def test_skipped_records_are_in_the_report(data: Path) -> None:
     report = json.loads((data / "out" / "report.json").read_text())
     skipped = report["rows"]["train"]["skipped"]["unreadable_image"]
     assert [record["id"] for record in skipped] == ["25000", "25001", "25002"]
-    assert all(record["detail"].startswith(str(image)) for record in skipped)
     assert "skipped: the image cannot be decoded" in done.stdout
     assert not (data / "out" / "edits").exists()
 
@@ -134,24 +115,6 @@ def test_edits_and_their_images_go_together(data: Path) -> None:
     for option in (("--edits", data / "cv"), ("--edited_images", data / "edited"), ("--checksums", data / "cv")):
         with pytest.raises(SystemExit, match="2"):
             run("--source", data / "vqa", "--images", data / "images", "--output", data / "out", *option)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (("--source", "absent"), "absent"),
-        (("--split", "validation"), "validation"),
-        (("--edits", "vqa", "--edited_images", "edited"), "vqa"),
-        (("--output", "file/out"), "file/out"),
-    ],
-)
-def test_errors_leave_no_files(data: Path, change: tuple[str, ...], named: str) -> None:
-    (data / "file").write_text("")
-    before = sorted(path.name for path in data.iterdir())
-    paths = [item if item.startswith("--") or item == "validation" else data / item for item in change]
-    done = run("--source", data / "vqa", "--images", data / "images", "--output", data / "out", *paths)
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and named in done.stderr
-    assert sorted(path.name for path in data.iterdir()) == before
 
 
 @pytest.fixture

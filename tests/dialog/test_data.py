@@ -12,7 +12,6 @@ from dair_hf.dialog.data import _held_out, _warn_of_shared_dialogs, first_dialog
 from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.dialog.task import evaluation_pairs
 from dair_hf.dialog.tokenizer import tokenizer_for
@@ -80,14 +79,6 @@ def test_multiwoz_rows_and_names(folders: dict[str, str]) -> None:
         "attraction": set(SERVICES["test"][2][2]),
         "place": set(),
     }
-    swapped = redraw(data.test, EntityAugmenter("swap", bank=data.unseen_names))
-    used = {
-        entry["values"][0].lower()
-        for state in swapped["augmented_state"]
-        for entry in state or []
-        if entry["slot"] == "hotel-name"
-    }
-    assert used == {name.lower() for name in UNSEEN}
 
 
 def test_test_dialogues_that_are_training_dialogues_are_counted(
@@ -134,20 +125,6 @@ def test_loading_twice_gives_one_fingerprint(folders: dict[str, str]) -> None:
     assert one.train._fingerprint != load_dialogs(multiwoz(folders, train_dialogs=2)).train._fingerprint
 
 
-def test_names_are_spelled_and_words_of_sentences_are_not() -> None:
-    rows = generate_dialogs(60, names=make_names("train"), seed=0)
-    tokenizer = tokenizer_for([rows], DialogConfig(max_source_tokens=77))
-    assert tokenizer.model_max_length == 77
-    name = make_names("train")["hotel-name"][0]
-    word = max(name.split(), key=len)
-    assert tokenizer.tokenize(f"is {word}")[1:] == [f"▁{word[0]}", *word[1:]]
-    assert tokenizer.tokenize("<user> i need a") == ["▁<user>", "▁i", "▁need", "▁a"]
-    assert tokenizer.tokenize("hotel-name = ") == ["▁hotel-name", "▁="]
-    # Unseen names are spelled like known ones.
-    unseen = max((n for names in make_names("test").values() for n in names), key=len).split()[0]
-    assert tokenizer.tokenize(f"is {unseen}")[1:] == [f"▁{unseen[0]}", *unseen[1:]]
-
-
 def named_rows(sentences: list[str], name: str) -> Dataset:
     """One dialogue a sentence, each with one mention of `name`."""
     table = []
@@ -163,7 +140,8 @@ def test_a_word_of_a_name_is_one_token_if_it_is_frequent_in_sentences() -> None:
         ["is oak house free"] * 20 + ["any house there"] * 20 + ["any lodge there"] * 19 + ["the oak lodge"] * 2,
         "oak house",
     )
-    tokenizer = tokenizer_for([rows], DialogConfig())
+    tokenizer = tokenizer_for([rows], DialogConfig(max_source_tokens=77))
+    assert tokenizer.model_max_length == 77
     assert tokenizer.tokenize("any house") == ["▁any", "▁house"]
     assert tokenizer.tokenize("any oak") == ["▁any", "▁o", "a", "k"]
     fewer = tokenizer_for([rows.select(range(39))], DialogConfig())
@@ -205,21 +183,6 @@ def test_refused_settings(settings: dict[str, Any], names: list[str]) -> None:
     with pytest.raises(DataError) as refused:
         DialogConfig(**settings)
     assert all(name in str(refused.value) for name in names)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"demo_annotation_errors": 0.3}, "annotation_errors"),
-        ({"demo_names": 14, "demo_areas": True}, "names"),
-        ({"demo_domains": ["bar"]}, "bar"),
-        ({"demo_domains": ["hotel", "hotel"]}, "domains"),
-        ({"demo_domains": []}, "domains"),
-    ],
-)
-def test_dialogues_that_cannot_be_generated(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        load_dialogs(DialogConfig(**settings))
 
 
 @pytest.mark.parametrize(("train", "test"), [("test", "test"), ("val", "dev"), ("all", "all")])
@@ -274,7 +237,7 @@ def test_misleading_names_in_the_test_only() -> None:
 
 def test_the_least_settings_of_generated_dialogues_suffice() -> None:
     for settings in ({"demo_names": 4}, {"demo_names": 15, "demo_areas": True}):
-        load_dialogs(DialogConfig(train_dialogs=200, test_dialogs=50, **settings))  # type: ignore[arg-type]
+        load_dialogs(DialogConfig(train_dialogs=60, test_dialogs=20, **settings))  # type: ignore[arg-type]
 
 
 def test_held_out_is_a_tenth_of_the_dialogues() -> None:

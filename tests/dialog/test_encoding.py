@@ -6,22 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.demo.dialogs import generate_dialogs
-from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
-from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.errors import DataError
 from tests.fixtures import tiny
 
 WORDS = (
-    "<pad> <s> </s> <unk> <user> <system> <belief> = ; | "
-    "hotel-name hotel-area a inn oak house free ? yes east Zoë's über 1"
+    "<pad> <s> </s> <unk> <user> <system> <belief> = ; | hotel-name hotel-area a inn oak house free ? yes east"
 ).split()
 ID = {word: index for index, word in enumerate(WORDS)}
 COLUMNS = ["input_ids", "attention_mask", "labels"]
@@ -68,21 +62,15 @@ SOURCE = "<user> oak house free ? <system> yes <user> a inn ?"
 TARGET = "hotel-area = east ; hotel-name = oak house"
 
 
-def test_source_and_target_by_hand() -> None:
-    encoded = DialogEncoder(tokenizer())(batch([TALK], [STATE]))
-    assert encoded == {
-        "input_ids": [ids(SOURCE)],
-        "attention_mask": [[1] * 11],
+@pytest.mark.parametrize("specials", [False, True])
+def test_source_and_target_by_hand(specials: bool) -> None:
+    source = ids(f"<s> {SOURCE} </s>" if specials else SOURCE)
+    # Encoder-decoder models shift the labels themselves, so the labels have no start token.
+    assert DialogEncoder(tokenizer(specials))(batch([TALK], [STATE])) == {
+        "input_ids": [source],
+        "attention_mask": [[1] * len(source)],
         "labels": [ids(TARGET + " </s>")],
     }
-
-
-def test_special_tokens_around_the_source() -> None:
-    encoded = DialogEncoder(tokenizer(specials=True))(batch([TALK], [STATE]))
-    assert encoded["input_ids"] == [ids(f"<s> {SOURCE} </s>")]
-    assert encoded["attention_mask"] == [[1] * 13]
-    # Encoder-decoder models shift the labels themselves, so the labels have no start token.
-    assert encoded["labels"] == [ids(TARGET + " </s>")]
 
 
 @pytest.mark.parametrize("specials", [False, True])
@@ -154,15 +142,6 @@ def test_rows_without_partner_have_none_in_every_column(causal: bool) -> None:
     assert [nobody[f"augmented_{name}"] for name in COLUMNS] == [[None]] * 3
 
 
-def test_unicode() -> None:
-    (found,) = DialogEncoder(tokenizer())(batch([history("Zoë's über 1 \U0001f600 ?")], [[]]))["input_ids"]
-    assert found == ids("<user> Zoë's über 1 <unk> ?")
-    spelled = build_tokenizer(["is it free ?", "is it ?"])
-    encoded = DialogEncoder(spelled)(batch([history("is zoë\u0301 \U0001f600 中 ?")], [state(name="中 zoë\u0301")]))
-    assert spelled.decode(encoded["input_ids"][0], skip_special_tokens=True) == "<user> is zoë\u0301 \U0001f600 中 ?"
-    assert spelled.decode(encoded["labels"][0], skip_special_tokens=True) == "hotel-name = 中 zoë\u0301"
-
-
 def test_a_tokenizer_without_end_is_refused() -> None:
     with pytest.raises(DataError, match="end token"):
         DialogEncoder(tokenizer(eos_token=None))
@@ -197,18 +176,3 @@ def test_encoding_of_one_view_only() -> None:
     assert replace(encoder, views=("augmented_",))(rows) == {
         name: values for name, values in both.items() if name.startswith("augmented_")
     }
-
-
-def test_map_equals_encoding_row_by_row() -> None:
-    rows = redraw(generate_dialogs(3, names=make_names("train"), seed=0), EntityAugmenter("scramble", seed=1))
-    encoder = DialogEncoder(build_tokenizer(["is it free ?", "is it ?"]), 64, 64)
-    encoded = rows.map(encoder, batched=True)
-    assert isinstance(encoded, Dataset)
-    partners = [value is not None for value in rows["augmented_history"]]
-    assert any(partners)
-    assert [value is not None for value in encoded["augmented_labels"]] == partners
-    for row, expected in zip(rows, encoded, strict=True):
-        alone = encoder({name: [value] for name, value in row.items()})
-        assert {name: value[0] for name, value in alone.items()} == {name: expected[name] for name in alone}
-    assert max(map(len, encoded["input_ids"])) <= 64
-    assert encoded.column_names[: len(rows.column_names)] == rows.column_names

@@ -18,8 +18,6 @@ from transformers import (
     LlamaForCausalLM,
     MBartConfig,
     MBartForConditionalGeneration,
-    PegasusConfig,
-    PegasusForConditionalGeneration,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     T5Config,
@@ -34,7 +32,7 @@ from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 from tests.fixtures import tiny
 
-NAMES = [f"inn{index}" for index in range(8)]
+NAMES = [f"inn{index}" for index in range(4)]
 START, PAD, END, LANGUAGE = 0, 1, 2, 3
 WORDS = "<s> <pad> </s> <en> <unk> <user> <system> <belief> = ; | hotel-name hotel-area east west take near".split()
 SIZES = {"vocab_size": len(WORDS) + len(NAMES)}
@@ -58,10 +56,6 @@ def build(family: str) -> PreTrainedModel:
         tokens = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
         return T5ForConditionalGeneration(
             T5Config(**SIZES, **sizes, **tokens, dropout_rate=0.0, tie_word_embeddings=False)
-        )
-    if family == "pegasus":
-        return PegasusForConditionalGeneration(
-            PegasusConfig(**BART, decoder_start_token_id=PAD, forced_eos_token_id=END, scale_embedding=True)
         )
     if family == "gpt2":
         sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
@@ -96,7 +90,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def pairs() -> datasets.Dataset:
-    """Eight rows; the partner of each has the next name."""
+    """Four rows; the partner of each has another name in the same area."""
 
     def view(name: str, area: str) -> tuple[list[dict[str, str]], list[dict[str, Any]]]:
         state = [{"slot": "hotel-area", "values": [area]}, {"slot": "hotel-name", "values": [name]}]
@@ -114,16 +108,15 @@ def pairs() -> datasets.Dataset:
     return datasets.Dataset.from_list(rows)
 
 
-@pytest.mark.parametrize("family", ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama"])
+@pytest.mark.parametrize("family", ["bart", "mbart", "gpt2"])
 def test_memorized_rows_are_all_correct(family: str, tmp_path: Path) -> None:
     model, known = build(family), tokenizer()
     encoder = DialogEncoder.for_model(model, known, DialogConfig(max_source_tokens=32, max_target_tokens=16))
     encoded = pairs().map(encoder, batched=True)
     trainer = tiny.trainer(
         tmp_path, "", encoded, built=model, processing_class=known, data_collator=None, method="da",
-        sample_loss="seq2seq" if model.config.is_encoder_decoder else "causal", max_steps=60, learning_rate=2e-2,
+        sample_loss="seq2seq" if model.config.is_encoder_decoder else "causal", max_steps=40, learning_rate=2e-2,
         adam_beta2=0.95, warmup_steps=5,
-        per_device_train_batch_size=8, per_device_eval_batch_size=16,
     )  # fmt: skip
     trainer.train()
     metrics = trainer.evaluate_pairs(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from datasets import Dataset
 
-from dair_hf.dialog.readers.multiwoz import read_multiwoz
 from dair_hf.dialog.rows import (
     FEATURES,
     Mention,
@@ -16,9 +14,7 @@ from dair_hf.dialog.rows import (
     RowBuilder,
     Utterance,
     contains_name,
-    history_to_text,
     on_word_boundary,
-    state_from_row,
     target_text,
     without_overlap,
 )
@@ -114,12 +110,6 @@ def test_the_longest_of_overlapping_spans_remains() -> None:
     assert contains_name("the cowboy met a cow", "cow") and not contains_name("the cowboy", "cow")
 
 
-def test_history_text() -> None:
-    history = [{"speaker": "user", "text": "hi"}, {"speaker": "system", "text": "yes ?"}]
-    assert history_to_text(history) == "<user> hi <system> yes ?"
-    assert history_to_text([]) == ""
-
-
 # Alternatives, values without meaning, delimiters and cases, as in the data sets.
 HARD_STATES = [
     {},
@@ -163,12 +153,3 @@ def test_the_preset_determines_the_target() -> None:
     assert target_text({"hotel-name": ["A", "b"]}, lower_case=True) == "hotel-name = b"  # the gold value in lower case
     with pytest.raises(DataError, match="^preset: "):
         target_text(state, "best")
-
-
-@pytest.mark.realdata
-def test_targets_of_multiwoz_21_score_as_right_under_every_preset(real_data: Path) -> None:
-    rows, _ = read_multiwoz(real_data / "multiwoz21", "test")
-    states = [state_from_row(column) for column in rows["state"][::5]]
-    for preset in PRESETS:
-        written = [parse(target_text(state, preset)) for state in states]
-        assert joint_goal_correct(written, states, preset=preset).all(), preset

@@ -39,20 +39,10 @@ def test_spelled_words_have_only_single_characters(tokenizer):
     assert tokenizer.tokenize("isitzz?") == ["▁i", "s", "i", "t", "z", "z", "?"]
 
 
-def test_a_known_and_an_unseen_name_are_spelled_alike(tokenizer):
-    for name in ("oak house", "elm manor"):
-        assert len(tokenizer.tokenize(name)) == len(name.replace(" ", ""))
-
-
 def test_a_name_word_in_the_text_is_spelled_unless_kept():
     texts = ["the oak and the house"] * 3
-    assert build_tokenizer(texts, ["the oak"]).tokenize("the house") == ["▁t", "h", "e", "▁house"]
+    assert build_tokenizer(texts, ["The OAK"]).tokenize("the house") == ["▁t", "h", "e", "▁house"]
     assert build_tokenizer(texts, ["the oak"], keep_words=["the"]).tokenize("the oak") == ["▁the", "▁o", "a", "k"]
-
-
-def test_names_with_capitals_are_spelled():
-    spelled = build_tokenizer(["the oak"] * 3, ["The OAK"])
-    assert spelled.tokenize("the oak") == ["▁t", "h", "e", "▁o", "a", "k"]
 
 
 def test_speakers_and_delimiters_are_single_tokens(tokenizer):
@@ -65,23 +55,20 @@ def test_speakers_and_delimiters_are_single_tokens(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "restored"),
     [
-        *TEXTS,
-        "",
-        "hotel-name = ; hotel-area = dontcare",
-        "restaurant-name = a \\; b \\| c \\\\ ; x = y | z",
-        'don\'t stop! (really?) £5.00 w/o a"b" --- a_b a:b :a',
-        "zoë 日本語 ресторан 😀 e\u0301 i̇",
-        "<0x41> <user>text <unk> ##a",
-        "x=1;y=2|3",
+        *((text, text) for text in (TEXTS[0], "", "restaurant-name = a \\; b \\| c \\\\ ; x = y | z", "x=1;y=2|3")),
+        *((text, text) for text in ("zoë 日本語 ресторан 😀 e\u0301 i̇", "<0x41> <user>text <unk> ##a")),
+        ("  Is\tOAK \n House  free ", "is oak house free"),
+        ("is▁it", "is it"),  # the space marker
+        ("is </s> it <pad>", "is it"),  # the names of special tokens
     ],
 )
-def test_decoding_restores_the_text(tokenizer, text):
-    assert round_trip(tokenizer, text) == text
+def test_decoding_restores_the_text(tokenizer, text, restored):
+    assert round_trip(tokenizer, text) == restored
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_restored_in_lower_case_with_single_spaces(tokenizer, text):
     # Without the documented exceptions: the space marker, and the names of special tokens.
@@ -95,27 +82,14 @@ def test_any_text_is_restored_in_lower_case_with_single_spaces(tokenizer, text):
         assert expected == " ".join(text.lower().split())
 
 
-def test_capitals_and_white_space_are_normalized(tokenizer):
-    assert round_trip(tokenizer, "  Is\tOAK \n House  free ") == "is oak house free"
-
-
-def test_the_three_documented_exceptions(tokenizer):
-    assert round_trip(tokenizer, "is </s> it <pad>") != "is </s> it <pad>"
-    assert round_trip(tokenizer, "is▁it") == "is it"
-
-
 def test_saving_and_loading_changes_nothing(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     for text in [*TEXTS, "Zoë 日本 \\; elm"]:
         assert loaded(text).input_ids == tokenizer(text).input_ids
         assert round_trip(loaded, text) == round_trip(tokenizer, text)
-    assert (len(loaded), loaded.pad_token_id, loaded.eos_token_id) == (
-        len(tokenizer),
-        tokenizer.pad_token_id,
-        tokenizer.eos_token_id,
-    )
-    assert loaded.model_max_length == tokenizer.model_max_length
+    for name in ("vocab_size", "pad_token_id", "eos_token_id", "model_max_length"):
+        assert getattr(loaded, name) == getattr(tokenizer, name)
 
 
 def test_vocab_size_and_min_count_limit_the_whole_words():

@@ -1,29 +1,37 @@
-"""PairEvaluator: metrics by hand, subsets, flips, scores, and refusal of other values than correctness."""
+"""PairEvaluator: metrics by hand, subsets, flips, scores, refused values, rules that compare answers, and defaults."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import compress
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pytest
 import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    DataCollatorForTokenClassification,
+    Wav2Vec2Config,
+    Wav2Vec2ForSequenceClassification,
+    default_data_collator,
+    set_seed,
+)
 
-from dair_hf import DataError, PairEvaluator
-from dair_hf.errors import UndefinedMetricWarning
-from dair_hf.evaluation.answers import same_classes
-from dair_hf.evaluation.statistics import correctness_metrics
+from dair_hf import DAIRConfig, DAIRTrainer, PairEvaluator
+from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.evaluation.answers import MATCHES, absolute_errors, matches, same_classes, same_numbers
 from dair_hf.evaluation.views import PairIndex, PairViews
+from dair_hf.training.checks import check_best_metric
+from tests.fixtures import tiny
 
 # Three rows; rows 0 and 2 have partners, so views 3 and 4 are theirs.
-ROWS: dict[str, list[Any]] = {
-    "row_id": ["a/0", "a/1", "b/0"],
-    "x": [1, 2, 3],
-    "augmented_x": [4, None, 6],
-}
+ROWS: dict[str, list[Any]] = {"row_id": ["a/0", "a/1", "b/0"], "x": [1, 2, 3], "augmented_x": [4, None, 6]}
 DIALOGUES = ["a", "a", "b"]
 
 
@@ -123,18 +131,6 @@ def test_intervals_of_all_ratios_or_of_none() -> None:
     assert without.keys() == found.keys() - limits
 
 
-def test_units_of_intervals_are_clusters() -> None:
-    found = evaluated([True, True, False, True, False], clusters=DIALOGUES)
-    # Two dialogues, one with two turns right, the other with one turn wrong: v = 2 (4 + 4) / 9 / 9 = 16 / 81, and
-    # 2/9 / v = 9/8 trials with the t quantile 12.706 of one degree of freedom.
-    squared, limits = 12.7062**2, (found["original_accuracy_low"], found["original_accuracy_high"])
-    for limit in limits:
-        assert (2 / 3 - limit) ** 2 == pytest.approx(squared * limit * (1 - limit) / (9 / 8), rel=1e-4)
-    assert limits[0] < 0.01 < 0.99 < limits[1]
-    one = evaluated([True, True, False, True, False], clusters=["a"] * 3)
-    assert math.isnan(one["original_accuracy_low"])  # one unit has no variance
-
-
 def test_subsets_have_the_same_metrics() -> None:
     correct, answers = [True, True, False, True, False], ["a", "b", "c", "d", "c"]
     soft = [1.0, 0.5, 0.0, 0.5, 0.0]
@@ -221,32 +217,8 @@ def test_a_subset_without_changed_answers_has_no_cm() -> None:
     assert (invariant["cm"], invariant["first_cm"]) == (0.5, 1.0) and "cm_same_answer" not in invariant
 
 
-def test_figures_of_a_subset_are_those_of_its_rows_alone() -> None:
-    """Also their intervals: only clusters of the subset are units."""
-    generator = np.random.default_rng(3)
-    original, augmented = generator.random((2, 80)) < 0.7
-    has_partner, some = generator.random((2, 80)) < 0.5
-    clusters = [str(row // 4) for row in range(80)]
-    correct = [*original, *augmented[has_partner]]
-    found = evaluated(correct, PairIndex(has_partner), clusters=clusters, subsets={"some": some})
-    alone = correctness_metrics(original[some], augmented[some], has_partner[some], list(compress(clusters, some)))
-    assert {key: found[f"some_{key}"] for key in alone} == alone
-    assert {"reverse_cm_low", "both_views_accuracy_high", "cm_low"} <= set(alone)
-    assert found["reverse_cm_low"] != found["some_reverse_cm_low"]
-
-
-def test_an_evaluation_holds_what_it_follows_from() -> None:
-    evaluator = PairEvaluator(same_classes, answers=lambda classes: [f"class {number}" for number in classes])
-    index, predictions, references = views(), [1, 0, 1, 1, 0], [1, 1, 1, 1, 1]
-    found = evaluator.evaluate_views(index, predictions, references, DIALOGUES, intervals=False)
-    assert found.correct.tolist() == [True, False, True, True, False]
-    assert found.answers == ["class 1", "class 0", "class 1", "class 1", "class 0"]
-    assert (found.evaluator, found.views, found.clusters) == (evaluator, index, DIALOGUES)
-    assert (found.predictions, found.references) == (predictions, references)
-
-
 @pytest.mark.parametrize("name", ["references", "augmented_predictions", "augmented_references", "clusters", "row_ids"])
-@pytest.mark.parametrize("values", [[], ["u"], list("uuvwxyz")], ids=len)
+@pytest.mark.parametrize("values", [["u"], list("uuvwxyz")], ids=len)
 def test_lists_of_other_than_all_rows_are_refused(name: str, values: list[str]) -> None:
     """Also surplus ones, which may be those of other rows in between."""
 
@@ -259,3 +231,146 @@ def test_lists_of_other_than_all_rows_are_refused(name: str, values: list[str]) 
     equal = PairEvaluator(lambda predictions, references: list(map(str.__eq__, predictions, references)))
     metrics = equal(**lists, clusters=np.array(list("uuvw")))
     assert metrics["original_accuracy"] == 1.0 and metrics["both_correct"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("rule", "answer", "reference", "right"),
+    [
+        ("exact", " Paris\n is ", "Paris is", True),
+        ("exact", "paris", "Paris", False),
+        ("exact", "Paris.", "Paris", False),
+        ("exact", "", "", True),
+        ("ignore-case", "PARIS ", "Paris", True),
+        ("ignore-case", "Paris!", "Paris", False),
+        ("first-line", "\n\n Paris \nQuestion: Rome?", "Paris", True),
+        ("first-line", "It is Paris\nParis", "Paris", False),
+        ("last-number", "3 + 4 = 7.", "#### 7", True),
+        ("last-number", "so 1,000.00", "1000", True),
+        ("last-number", "7-3", "3", True),
+        ("last-number", "x = -3", "3", False),
+        ("last-number", "(-3)", "-3", True),
+        ("last-number", ".5", "0.5", True),
+        ("last-number", "1,2", "2", True),
+        ("last-number", "no idea", "2", False),
+    ],
+)
+def test_rules(rule: str, answer: str, reference: str, right: bool) -> None:
+    assert matches(rule, [answer], [reference]) == [right]
+
+
+def test_numbers_are_exact() -> None:
+    assert MATCHES["last-number"].key("12345678901234567890.1") == Decimal("12345678901234567890.1")
+    assert MATCHES["last-number"].key("") is None
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(DataError, match=r"match last-number: .*'none'"):
+        matches("last-number", ["1", "2"], ["1", "none"])
+    with pytest.raises(DataError, match="NaN"):
+        same_classes([[float("nan"), 1.0]], [1])
+
+
+def test_a_class_is_right_for_every_kind_of_classifier() -> None:
+    tokens = [np.array([3, 4, 9]), np.array([3, 5])]
+    assert same_classes(tokens, [[3, 4], [3, -100]]).tolist() == [True, True]
+    assert same_classes(tokens, [[3, 5], [-100, 4]]).tolist() == [False, False]
+    several = [np.array([2.0, -1.0, 0.1]), np.array([2.0, -1.0, -0.1])]
+    assert same_classes(several, [[1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]).tolist() == [True, False]
+    scores = [[0.0, 0.3, 1.0], [0.0, 0.0, 0.0]]
+    assert same_classes([2, 0], scores).tolist() == [True, False]
+    assert same_classes([1, 1], scores).tolist() == [False, False]
+
+
+def test_a_number_is_right_within_the_tolerance() -> None:
+    predictions = [[1.0], [1.5], [1.75], [-9.0]]
+    assert same_numbers(predictions, [1.0] * 4, 0.5).tolist() == [True, True, False, False]
+    assert absolute_errors(predictions, [1.0] * 4).tolist() == [0.0, 0.5, 0.75, 10.0]
+    # A tenth of the standard deviation of -1 and 1 is 0.1.
+    assert same_numbers([-1.09, 1.11], [-1.0, 1.0]).tolist() == [True, False]
+    assert absolute_errors([[1.0, 2.0]], [[2.0, 4.0]]).tolist() == [1.5]
+    assert not same_numbers([float("nan")], [1.0], 9.0).any()
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+COUNT = 12
+
+
+def bert(kind: type, **settings: Any) -> Any:
+    return kind(BertConfig(vocab_size=tiny.VOCAB, **SIZES, **settings))
+
+
+def audio() -> Any:
+    layers = {"conv_dim": (4,), "conv_stride": (4,), "conv_kernel": (4,), "num_feat_extract_layers": 1}
+    other = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 4}
+    return Wav2Vec2ForSequenceClassification(
+        Wav2Vec2Config(num_labels=3, mask_time_prob=0.0, **SIZES, **layers, **other)
+    )
+
+
+def made(kind: str) -> tuple[Any, list[Any], Any]:
+    """The model, the labels of the rows, and what one row's logits and label make right."""
+    random = np.random.default_rng(0)
+    classes = random.integers(0, 3, COUNT).tolist()
+    if kind == "audio":
+        return audio(), classes, lambda logits, label: logits.argmax() == label
+    if kind == "text":
+        return bert(BertForSequenceClassification, num_labels=3), classes, lambda z, y: z.argmax() == y
+    if kind == "several":
+        labels = random.integers(0, 2, (COUNT, 2)).astype(float).tolist()
+        model = bert(BertForSequenceClassification, num_labels=2, problem_type="multi_label_classification")
+        return model, labels, lambda z, y: [float(value > 0) for value in z] == y
+    if kind == "number":
+        labels = random.normal(size=COUNT).tolist()
+        return bert(BertForSequenceClassification, num_labels=1), labels, lambda z, y: abs(float(z[0]) - y) <= 0.1
+    labels = [[-100, *random.integers(0, 2, 2).tolist()] for _ in range(COUNT)]
+    model = bert(BertForTokenClassification, num_labels=2)
+    return model, labels, lambda z, y: z.argmax(-1)[1:].tolist() == y[1:]
+
+
+@pytest.mark.parametrize("kind", ["audio", "text", "several", "number", "tokens"])
+def test_no_evaluator_is_needed(tmp_path: Path, kind: str) -> None:
+    set_seed(0)
+    model, labels, is_right = made(kind)
+    random = np.random.default_rng(1)
+    if kind == "audio":
+        name, views = "input_values", random.normal(size=(2, COUNT, 64)).astype(np.float32)
+    else:
+        name, views = "input_ids", random.integers(4, tiny.VOCAB, (2, COUNT, 3))
+    if kind == "number":  # the standard deviation of the references of both views is 1
+        labels = ((np.array(labels) - np.mean(labels)) / np.std(labels)).tolist()
+    table = {name: views[0].tolist(), f"augmented_{name}": views[1].tolist(), "labels": labels}
+    tokenizer = tiny.tokenizer()
+    collator = DataCollatorForTokenClassification(tokenizer) if kind == "tokens" else default_data_collator
+    args = DAIRConfig(str(tmp_path), use_cpu=True, report_to="none", per_device_eval_batch_size=5, disable_tqdm=True)
+    if kind == "tokens":
+        table["augmented_labels"] = labels
+    trainer = DAIRTrainer(model, args, data_collator=collator, eval_dataset=datasets.Dataset.from_dict(table))
+    model.eval()
+    with torch.no_grad():
+        logits = [model(**{name: torch.from_numpy(view)}).logits for view in views]
+    right = [[bool(is_right(z, y)) for z, y in zip(of_view, labels, strict=True)] for of_view in logits]
+    found = trainer.evaluate_pairs(intervals=False)
+    assert (found["original_accuracy"], found["augmented_accuracy"]) == (np.mean(right[0]), np.mean(right[1]))
+    assert found["cm_numerator"] == np.logical_and(*right).sum()
+    if kind == "number":
+        errors = [np.abs(z[:, 0].numpy() - labels).mean() for z in logits]
+        assert [found["original_mae"], found["augmented_mae"]] == pytest.approx(errors, rel=1e-6)
+    metrics = trainer.evaluate()
+    assert metrics["eval_both_correct"] == found["both_correct"] == np.logical_and(*right).mean()
+
+
+@pytest.mark.parametrize("metric", ["original_mae", "eval_augmented_mae", "a_original_mae"])
+def test_a_small_error_of_a_regression_is_the_best(tmp_path: Path, metric: str) -> None:
+    args = DAIRConfig(str(tmp_path), report_to="none", use_cpu=True, metric_for_best_model=metric)
+    evaluator = PairEvaluator(same_numbers, scores={"mae": absolute_errors})
+    check_best_metric(args, evaluator, {"a": None} if metric.startswith("a_") else None, makes_metrics=False)
+    assert args.greater_is_better is False
+
+
+def test_the_direction_of_a_score_must_be_given(tmp_path: Path) -> None:
+    args = DAIRConfig(str(tmp_path), report_to="none", use_cpu=True, metric_for_best_model="original_error")
+    evaluator = PairEvaluator(same_numbers, scores={"error": absolute_errors})
+    with pytest.raises(DataError, match="greater_is_better"):
+        check_best_metric(args, evaluator, None, makes_metrics=False)
+    args.greater_is_better = False
+    check_best_metric(args, evaluator, None, makes_metrics=False)

@@ -26,22 +26,6 @@ def test_one_seed_is_the_paired_t_test() -> None:
     assert found.difference / found.standard_error == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("row", "seed", "rest"), [(1.0, 0.0, 1.0), (0.0, 1.0, 1.0), (0.5, 0.3, 2.0)])
-def test_variance_is_that_of_the_mean_over_simulated_experiments(row: float, seed: float, rest: float) -> None:
-    """The difference of a row in a seed is drawn as a random effect of each, and one of both."""
-    rows, seeds, zeros = 40, 6, np.zeros((6, 40))
-    means, variances = [], []
-    for _ in range(3000):
-        cells = RNG.normal(size=rows) * row + RNG.normal(size=(seeds, 1)) * seed + RNG.normal(size=(seeds, rows)) * rest
-        found = paired_difference(accuracy(cells), accuracy(zeros))
-        means.append(found.difference)
-        variances.append(found.standard_error**2)
-    truth = row**2 / rows + seed**2 / seeds + rest**2 / rows / seeds
-    assert np.var(means) == pytest.approx(truth, rel=0.15)
-    # Not below it; the lower bound makes it larger if one of the effects is absent.
-    assert truth * 0.95 < np.mean(variances) < truth * 1.3
-
-
 @pytest.mark.parametrize("clustered", [False, True])
 def test_ratio_agrees_with_the_jackknife(clustered: bool) -> None:
     original = RNG.random((2, 400)) < 0.7
@@ -79,21 +63,11 @@ def test_interval_is_that_of_each_source_of_variance_alone(seed: int) -> None:
     rng = np.random.default_rng(seed)
     zeros = np.zeros((3, 20))
     effects = rng.normal(size=3)
-    found = paired_difference(accuracy(np.tile(effects[:, None], 20)), accuracy(zeros))
-    expected = stats.ttest_1samp(effects, 0.0).confidence_interval(0.95)
-    assert (found.difference - found.half_width, found.difference + found.half_width) == pytest.approx(tuple(expected))
-    effects = rng.normal(size=20)
-    found = paired_difference(accuracy(np.tile(effects, (3, 1))), accuracy(zeros))
-    expected = stats.ttest_1samp(effects, 0.0).confidence_interval(0.95)
-    assert (found.difference - found.half_width, found.difference + found.half_width) == pytest.approx(tuple(expected))
-
-
-def test_variance_is_never_below_that_of_the_residuals() -> None:
-    """Rows and seeds that only interact: means of rows and seeds are equal, and the unbiased estimate is negative."""
-    found = paired_difference(accuracy([[1, 0], [0, 1]]), accuracy([[0, 1], [1, 0]]))
-    # Four residuals of 1 with one degree of freedom: the variance of a cell is 4, that of the mean of four is 1.
-    assert found.difference == 0 and found.standard_error == pytest.approx(1)
-    assert found.half_width == pytest.approx(stats.t.ppf(0.975, 1)) and not found.is_significant
+    of_rows = rng.normal(size=20)
+    for alone, cells in ((effects, np.tile(effects[:, None], 20)), (of_rows, np.tile(of_rows, (3, 1)))):
+        found = paired_difference(accuracy(cells), accuracy(zeros))
+        ends = found.difference - found.half_width, found.difference + found.half_width
+        assert ends == pytest.approx(tuple(stats.ttest_1samp(alone, 0.0).confidence_interval(0.95)))
 
 
 @pytest.mark.parametrize(
@@ -135,12 +109,11 @@ def test_a_difference_without_variance_has_no_interval(right: int, names: list[s
     assert found.half_width is not None and found.half_width > found.standard_error > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seeds", [2, 3, 5])
 @pytest.mark.parametrize(
-    ("row", "seed", "rest"), [(1, 0, 0), (1, 0, 1), (0, 0, 1), (1, 0.2, 1), (0, 0.2, 1), (1, 0.5, 1), (0, 1, 1)]
+    ("row", "seed", "rest", "seeds"),
+    [(1, 0, 0, 2), (1, 0, 1, 5), (0, 0, 1, 3), (1, 0.2, 1, 2), (0, 0.2, 1, 5), (0, 1, 1, 2), (0, 1, 1, 5)],
 )
-def test_interval_covers_an_absent_difference(seeds: int, row: float, seed: float, rest: float) -> None:
+def test_interval_covers_an_absent_difference(row: float, seed: float, rest: float, seeds: int) -> None:
     """In 95 % of simulated experiments or more: with n = 3,000, 6.2 % of misses lie three standard errors off."""
     rng, zeros, misses, narrow = np.random.default_rng(0), accuracy(np.zeros((seeds, 60))), 0, 0
     for _ in range(3000):

@@ -212,17 +212,6 @@ def test_each_view_is_predicted_once_and_written_with_its_variant(tmp_path: Path
     assert [line["variant"] for line in lines] == variants
     assert [line["row_id"] for line in lines[12:]] == [rows["row_id"][row] for row in (0, 1, 6)]
     assert [line["prediction"] for line in lines] == predictions and [line["reference"] for line in lines] == references
-    # Each variant alone is predicted as it is here.
-    for number, prefix in ((5, "augmented_"), (3, "augmented_2_")):
-        columns = {name.removeprefix(prefix): name for name in rows.column_names if name.startswith(prefix)}
-        columns = {name: column for name, column in columns.items() if not name.startswith("2_")}
-        alone = datasets.Dataset.from_dict({name: rows[column][:] for name, column in columns.items()})
-        alone = alone.filter(lambda row: row["input_ids"] is not None)
-        with pytest.warns(match="none of"):
-            made.evaluate_pairs(alone, record, intervals=False, max_new_tokens=4)
-        of_variant = [line for line in lines if line["variant"] == prefix.rstrip("_")]
-        assert seen[-1] == tuple([line[key] for line in of_variant] for key in ("prediction", "reference"))
-        assert len(of_variant) == number
     right = {(line["row_id"], line["variant"]): line["correct"] for line in lines}
     pairs = [(right[row, "original"], value) for (row, variant), value in right.items() if variant != "original"]
     assert (found["cm_numerator"], found["cm_denominator"]) == (

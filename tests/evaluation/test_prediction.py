@@ -138,10 +138,6 @@ def test_a_transform_may_make_other_columns_than_are_stored(tmp_path: Path) -> N
         views.column("nope")
 
 
-def all_correct(predictions: list[Any], references: list[Any]) -> list[bool]:
-    return [True] * len(predictions)
-
-
 def test_mixed_precision_is_used_before_the_model_is_prepared(tmp_path: Path) -> None:
     """Logits before and after `evaluate`, which prepares the model."""
     seen: list[Any] = []
@@ -171,13 +167,13 @@ def test_mixed_precision_is_used_before_the_model_is_prepared(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_answers_are_generated_with_mixed_precision(tmp_path: Path, kind: str) -> None:
-    built, seen = tiny.model(kind, dtype=torch.float32), []
+    data, built, seen = tiny.pairs(kind, 3), tiny.model(kind, dtype=torch.float32), []
     parts = [built, built.get_encoder()] if kind == "t5" else [built]
     for part in parts:
         part.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
     for bf16 in (True, False):
         trainer = tiny.trainer(tmp_path, kind, None, built=built, bf16=bf16)
-        trainer.evaluate_pairs(tiny.pairs(kind, 3), all_correct, intervals=False, max_new_tokens=2)
+        trainer.evaluate_pairs(data, lambda answers, _: [True] * len(answers), intervals=False, max_new_tokens=2)
         assert len(seen) >= 2 and set(seen) == {bf16}
         seen.clear()
 

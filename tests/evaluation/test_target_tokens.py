@@ -29,15 +29,12 @@ from dair_hf.evaluation.target_tokens import _TargetAffixes, added_tokens, check
 from tests.dialog.test_overfit import END, LANGUAGE, START, build, tokenizer
 from tests.fixtures import tiny
 
-FAMILIES = ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama"]
 
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_targets_begin_as_every_answer_does(family: str) -> None:
+@pytest.mark.parametrize(("family", "forced"), [("bart", (START,)), ("mbart50", (LANGUAGE,)), ("t5", ())])
+def test_targets_begin_as_every_answer_does(family: str, forced: tuple[int, ...]) -> None:
     model = build(family).eval()
     source = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "attention_mask": torch.ones(2, 3, dtype=torch.int64)}
     written = model.generate(**source, max_new_tokens=4, num_beams=1, do_sample=False)
-    forced = {"bart": (START,), "mbart50": (LANGUAGE,)}.get(family, ())
     assert all(tuple(answer[1 : 1 + len(forced)]) == forced for answer in written.tolist())
     assert not forced or target_affixes(model, tokenizer()).start == forced
 
@@ -168,15 +165,6 @@ def test_start_and_end_tokens_are_those_of_the_call(said: pytest.LogCaptureFixtu
     assert conflict(model, [], [9, END], started, said) == -1
 
 
-def test_prompts_of_decoder_only_models_count(said: pytest.LogCaptureFixture) -> None:
-    model = build("llama")
-    assert conflict(model, [5, 9, 10], [9, 10, END], {}, said) is None
-    assert conflict(model, [5, 9, 10], [9, 10, END], {"no_repeat_ngram_size": 2}, said) == 1
-    assert conflict(model, [5, 9, 10], [9, 10, END], {"min_length": 6}, said) == 2
-    # Tokens are forced at the second position of a sequence, which belongs to the prompt.
-    assert conflict(model, [5, 9, 10], [9, 10, END], {"forced_bos_token_id": 7}, said) is None
-
-
 class Certain(PreTrainedModel, GenerationMixin):
     """Model that is certain of a given target at each step."""
 
@@ -199,7 +187,7 @@ def test_conflicts_are_those_of_generation(said: pytest.LogCaptureFixture) -> No
     refused = 0
     model = build("gpt2")
     model.generation_config.eos_token_id = END
-    for _ in range(60):
+    for _ in range(40):
         prompt = draws.integers(3, 16, size=draws.integers(1, 4)).tolist()
         target = [*draws.integers(3, 16, size=draws.integers(0, 12)).tolist(), END]
         two = (draws.permutation(13)[:4] + 3).reshape(2, 2).tolist()
@@ -220,7 +208,7 @@ def test_conflicts_are_those_of_generation(said: pytest.LogCaptureFixture) -> No
         place = next((place for place, token in enumerate(target) if answer[place] != token), None)
         assert conflict(model, prompt, target, settings, said) == place, settings
         refused += place is not None
-    assert 10 < refused < 50
+    assert 8 < refused < 32
 
 
 def rows(*targets: list[int]) -> datasets.Dataset:

@@ -14,11 +14,7 @@ import torch
 from PIL import Image
 
 from dair_hf.errors import DataError
-from dair_hf.vision.labeled_images import (
-    ImageLayout,
-    LabeledImages,
-    load_images,
-)
+from dair_hf.vision.labeled_images import ImageLayout, LabeledImages, load_images
 from tests.fixtures.digits import png
 
 STREETS = ImageLayout(columns=("photo", "image"), mode="RGB", side=4, classes=3)
@@ -50,13 +46,6 @@ def test_colors_become_channels(tmp_path: Path, column: str) -> None:
         assert int(found.images[row, channel, y, x]) == PIXELS[row, y, x, channel]
     assert found.labels.tolist() == LABELS
     found.images[0] = 0  # a copy
-
-
-def test_original_files_are_read_without_parquet(tmp_path: Path) -> None:
-    write(tmp_path / "test.parquet")
-    with pytest.raises(DataError, match="no original train file"):
-        load(tmp_path)
-    assert len(load(tmp_path, "test").labels) == 5
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])

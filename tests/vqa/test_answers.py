@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from datasets.fingerprint import Hasher
@@ -44,18 +42,6 @@ def test_order_of_questions_and_annotators_does_not_matter() -> None:
         shuffled = [list(generator.permutation(answers)) for answers in TRAINING]
         generator.shuffle(shuffled)
         assert AnswerVocabulary.from_answers(shuffled) == vocabulary()
-
-
-def test_counts_match_a_plain_counter() -> None:
-    generator = np.random.default_rng(1)
-    words = [f"w{number}" for number in range(400)]
-    # Zipf's law as for real answers, most of which are rare.
-    data = [[words[min(399, number)] for number in row] for row in generator.zipf(1.3, size=(300, 10))]
-    counts = Counter(answer for answers in data for answer in answers)
-    expected = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:100]
-    found = AnswerVocabulary.from_answers(data, size=100)
-    assert list(zip(found.answers, found.counts, strict=True)) == expected
-    assert found.spellings == found.answers
 
 
 def test_soft_targets_by_hand() -> None:

@@ -12,10 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import (
-    ResNetConfig,
-    ResNetModel,
-)
+from transformers import ResNetConfig, ResNetModel
 
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
@@ -34,14 +31,7 @@ from dair_hf.vqa.task import NetworkConfig
 from tests.fixtures import vision_language as vl
 from tests.fixtures.digits import png
 from tests.fixtures.tiny_saaa import batch, image_batch, resnet, saaa
-from tests.fixtures.vqa_files import (
-    annotations_json,
-    questions_json,
-    write_cv,
-    write_images,
-    write_jsons,
-    write_vqa,
-)
+from tests.fixtures.vqa_files import annotations_json, questions_json, write_cv, write_images, write_jsons, write_vqa
 
 FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x"]}
 

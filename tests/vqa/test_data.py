@@ -21,14 +21,7 @@ from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig
-from tests.fixtures.vqa_files import (
-    ASKED,
-    CV_EDITS,
-    write_cv,
-    write_edited_images,
-    write_images,
-    write_vqa,
-)
+from tests.fixtures.vqa_files import ASKED, CV_EDITS, write_cv, write_edited_images, write_images, write_vqa
 
 IMAGE_FOLDERS = ("images", "edited_images")
 SCENES = SceneConfig(train_scenes=30, test_scenes=12, scene_size=32, scene_grid=2, most=1, language_prior=1.0)
@@ -169,11 +162,8 @@ def test_unreadable_images_are_reported_or_refused(files: dict[str, Any], tmp_pa
     edited = sorted(Path(files["edited_images"][0]).iterdir())[0]
     edited.unlink()
     found = load_vqa(VQAConfig(**files), SceneConfig(), tmp_path)
-    assert [record["id"] for record in found.reports["train"].skipped["unreadable_image"]] == [
-        "25000",
-        "25001",
-        "25002",
-    ]
+    unreadable = found.reports["train"].skipped["unreadable_image"]
+    assert [record["id"] for record in unreadable] == ["25000", "25001", "25002"]
     assert len(found.reports["val, edits"].skipped["missing_image"]) == 1
     assert 25000 not in ids(found.train) + ids(found.train_edits)
     with pytest.raises(DataError, match="unreadable_image: 3"):

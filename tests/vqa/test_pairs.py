@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 
 import pytest
 from datasets import Dataset
 
-from dair_hf.data.sampling import EpochPairs
 from dair_hf.vqa.pairs import edit_pairs, expand_edits
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 
@@ -94,17 +92,6 @@ def test_pair_has_the_row_and_one_edit() -> None:
         }
 
 
-def test_every_edit_is_drawn_equally_often() -> None:
-    questions = tuple(range(1000, 4000))
-    many = {question_id: [f"{question_id}_{place}" for place in range(3)] for question_id in questions}
-    drawn = draw_edits(rows(questions), edits(many), 7, 0)["augmented_image_id"][:]
-    counts = Counter(image_id.rpartition("_")[2] for image_id in drawn)
-    # Chi-square with 2 degrees of freedom: above 13.8 with a chance of 0.001.
-    assert sum((counts[place] - 1000) ** 2 / 1000 for place in "012") < 13.8
-    by_epoch = Counter(draw_edits(rows((9000,)), edits(), 7, epoch)["augmented_image_id"][0] for epoch in range(20))
-    assert set(by_epoch) == set(EDITED[9000])
-
-
 def test_draw_does_not_depend_on_order_or_other_rows() -> None:
     pairs = draw_edits(rows(), edits(), 3, 2)
     wanted = dict(zip(pairs["question_id"][:], pairs["augmented_image_id"][:], strict=True))
@@ -121,17 +108,6 @@ def test_equal_draws_have_equal_fingerprints() -> None:
     assert len(prints) == 3
     assert draw_edits(one, two, 0, 0)._fingerprint in prints
     assert draw_edits(one, two.select([0, 1]), 0, 0)._fingerprint not in prints
-
-
-def test_rows_of_an_epoch_are_those_of_its_pairs() -> None:
-    pairs = edit_pairs(rows(), edits(), seed=11)
-    assert isinstance(pairs, EpochPairs)
-    shown = set()
-    for epoch in (0, 3, 1, 0, 2):
-        pairs.set_epoch(epoch)
-        assert [pairs[place] for place in range(len(pairs))] == draw_edits(rows(), edits(), 11, epoch).to_list()
-        shown.add(pairs[0]["augmented_image_id"])
-    assert len(shown) > 1
 
 
 def test_every_edit_becomes_a_pair() -> None:

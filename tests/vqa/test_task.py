@@ -23,7 +23,6 @@ from dair_hf.vqa.models.backbone import grid_features, new_backbone
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task
 from tests.fixtures import tiny
-from tests.fixtures import vision_language as vl
 from tests.fixtures.tiny_saaa import resnet
 
 SIZES = {"embedding_size": 6, "question_size": 7, "attention_size": 8, "glimpses": 3, "hidden_size": 9, "dropout": 0.0}
@@ -34,20 +33,6 @@ NO_MODEL = ModelConfig()
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> VQAData:
     config = SceneConfig(train_scenes=24, test_scenes=8, scene_size=32, scene_grid=2, most=1)
     return load_vqa(VQAConfig(), config, tmp_path_factory.mktemp("data") / "scenes")
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModelConfig]:
-    """Return a function that saves a model with its processor to a folder."""
-    makers = {"vilt": vl.vilt, **vl.DECODERS, **vl.ENCODER_DECODERS}
-    folders: dict[str, str] = {}
-
-    def config(name: str, **settings: Any) -> ModelConfig:
-        if name not in folders:
-            folders[name] = vl.stored(makers[name], tmp_path_factory.mktemp(name))
-        return ModelConfig(model_name_or_path=folders[name], **settings)
-
-    return config
 
 
 def backbone(seed: int = 0) -> Any:

@@ -112,27 +112,15 @@ def places_with_areas(rows):
                 yield state[f"{domain}-name"][0], state[f"{domain}-area"][0], row
 
 
-@pytest.mark.parametrize("errors", [0.0, 0.3])
-def test_names_tell_the_annotated_area_and_the_text_tells_most(names, errors):
+@pytest.mark.parametrize(("errors", "count"), [(0.0, 300), (0.3, 1000)])
+def test_names_tell_the_annotated_area_and_the_text_tells_most(names, errors, count):
     areas = areas_of(names)
-    rows = generate_dialogs(1000, names=names, seed=5, areas=areas, annotation_errors=errors)
+    rows = generate_dialogs(count, names=names, seed=5, areas=areas, annotation_errors=errors)
     found = list(places_with_areas(rows))
-    assert len(found) > 300 and all(areas[name] == area for name, area, _ in found)
+    assert len(found) > 0.3 * count and all(areas[name] == area for name, area, _ in found)
     said = [area in " ".join(turn["text"] for turn in row["history"]) for _, area, row in found]
     # Of another place in the same dialogue, too, an area may be said.
     assert abs(sum(said) / len(said) - (1 - errors)) < 0.05
-
-
-@pytest.mark.parametrize("errors", [0.0, 0.3, 1.0])
-def test_the_stated_share_of_requests_is_annotated_with_another_area(names, errors):
-    rows = generate_dialogs(
-        600, names=names, seed=5, areas=areas_of(names), annotation_errors=errors, domains=["attraction"]
-    )
-    wrong = []
-    for row in rows:
-        if said := re.search(r" in the (\w+) [.?]$", row["history"][-1]["text"]):
-            wrong.append(said[1] != flat_state(row)["attraction-area"][0])
-    assert len(wrong) > 300 and abs(sum(wrong) / len(wrong) - errors) < (0.05 if errors == 0.3 else 1e-9)
 
 
 def test_misleading_names_lie_elsewhere_and_nothing_else_changes(names):
@@ -168,12 +156,6 @@ def test_names_may_have_any_characters(bank):
     rows = generate_dialogs(40, names=dict.fromkeys(NAME_SLOTS, bank), seed=1)
     require_sound_rows(rows)
     assert {mention["name"] for row in rows for mention in row["entities"]} == set(bank)
-
-
-def test_dialogues_of_one_domain(names):
-    rows = generate_dialogs(50, names=names, domains=["restaurant"])
-    slots = {slot.split("-")[0] for row in rows for slot in flat_state(row)}
-    assert slots == {"restaurant", "taxi"}
 
 
 @pytest.mark.parametrize(
@@ -223,11 +205,6 @@ def test_dialogues_have_taxis_offers_and_changes(rows):
     last = {row["dialogue_id"]: row for row in rows}
     slots = set().union(*(flat_state(row) for row in rows))
     assert {slot.split("-")[0] for slot in slots} == {"hotel", "restaurant", "attraction", "taxi"}
-    for row in last.values():
-        state = flat_state(row)
-        for slot in ("taxi-departure", "taxi-destination"):
-            if slot in state:
-                assert state[slot] in [state[name] for name in NAME_SLOTS if name in state]
     recommended_not_taken = sum(
         any(name["name"] not in sum(flat_state(row).values(), []) for name in row["names"]) for row in last.values()
     )

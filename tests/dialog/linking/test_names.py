@@ -1,12 +1,31 @@
-"""Spellings of the same entity, and mentions in text."""
+"""Words of a text, spellings of the same entity, and mentions in text."""
 
 from __future__ import annotations
 
 import pytest
+import rapidfuzz.fuzz
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dair_hf.dialog.linking.mentions import Annotation, LinkedNames, link_names
+from dair_hf.dialog.linking.mentions import Annotation, LinkedNames, _whole_words, link_names
 from dair_hf.dialog.linking.names import DialogueNames, _same_entity, kind_of, name_keys
+from dair_hf.dialog.linking.words import similarity, words
 from dair_hf.dialog.rows import NameEntry
+
+
+def test_words_compare_spellings() -> None:
+    assert words("St. John's Guesthouse & Café!").keys == ["saint", "john", "guest", "house", "and", "cafe"]
+    assert words("Straße").keys == words("STRASSE").keys == ["strasse"]
+    text = "the St John's college"
+    found = words(text)
+    surfaces = [text[start:end] for start, end in zip(found.starts, found.ends, strict=True)]
+    assert surfaces == text.split()
+
+
+@given(st.text("abcdé ", max_size=70), st.text("abcdé ", max_size=70))
+def test_similarity_is_rapidfuzz_ratio(left: str, right: str) -> None:
+    if left and right:
+        assert similarity(left, right) == pytest.approx(rapidfuzz.fuzz.ratio(left, right) / 100, abs=1e-12)
 
 
 def same(left: str, right: str, slot: str, other_slot: str | None = None) -> bool:
@@ -79,12 +98,9 @@ def test_search() -> None:
     hotel = ("hotel-name", "worth house")
     assert surfaces(["The Worth House's rooms"], hotel) == [("Worth House", "worth house")]
     assert surfaces(["the worth houses, wortham house"], hotel) == [("worth houses", "worth house")]
-    assert surfaces(["is the Oak Bistro open"], ("restaurant-name", "the oak bistro")) == [
-        ("the Oak Bistro", "the oak bistro")
-    ]
-
-
-def test_the_longest_name_wins() -> None:
+    bistro = ("restaurant-name", "the oak bistro")
+    assert surfaces(["is the Oak Bistro open"], bistro) == [("the Oak Bistro", "the oak bistro")]
+    # The longest name wins.
     names = [("train-destination", "cambridge"), ("hotel-name", "cambridge belfry")]
     assert surfaces(["The Cambridge Belfry in Cambridge"], *names) == [
         ("Cambridge Belfry", "cambridge belfry"),
@@ -129,17 +145,15 @@ def test_no_name_is_searched_in_a_span_annotated_as_something_else() -> None:
 
 
 def test_a_street_is_not_its_namesake() -> None:
-    assert surfaces(["Gonville is at Gonville Place"], ("hotel-name", "gonville hotel")) == [
-        ("Gonville", "gonville hotel")
-    ]
+    hotel = ("hotel-name", "gonville hotel")
+    assert surfaces(["Gonville is at Gonville Place"], hotel) == [("Gonville", "gonville hotel")]
 
 
 def test_a_misspelling_is_found_without_annotation() -> None:
     texts = ["is the wankworth house free", "yes"]
     assert surfaces(texts, ("hotel-name", "warkworth house")) == [("wankworth house", "warkworth house")]
-    assert surfaces(["is the Fitzwilliam free"], ("attraction-name", "fitzwilliam museum")) == [
-        ("Fitzwilliam", "fitzwilliam museum")
-    ]
+    museum = ("attraction-name", "fitzwilliam museum")
+    assert surfaces(["is the Fitzwilliam free"], museum) == [("Fitzwilliam", "fitzwilliam museum")]
 
 
 def test_a_span_over_two_names_gives_both() -> None:
@@ -254,3 +268,8 @@ def test_entries_hold_every_form_and_the_name_slot() -> None:
     (entry,) = entries_of(link(texts, hotel, hotel, ("taxi-departure", "the warkworth"), spans=spans))
     assert (entry.slot, entry.name) == ("hotel-name", "warkworth house")
     assert set(entry.forms) == {"warkworth house", "the warkworth", "Wartworth", "warkworth"}
+
+
+@pytest.mark.parametrize("span", [(4, 13), (3, 14), (5, 11)])
+def test_an_annotation_is_extended_to_whole_words(span: tuple[int, int]) -> None:
+    assert _whole_words("is (Oak House) free", Annotation(None, "oak house", 0, *span)) == (4, 13)

@@ -1,4 +1,4 @@
-"""Splits by the names of files and folders, for every reader and form of a source, and pinned downloads."""
+"""Splits by the names of files and folders, for every reader and form of a source; reports and pinned downloads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dair_hf.dialog.readers.files import SPLITS, downloads
+from dair_hf.dialog.readers.dialogues import ReadReport, summary_table
+from dair_hf.dialog.readers.files import SPLITS, downloads, files_of_split
 from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
 from dair_hf.dialog.readers.sgd import read_entity_names, read_sgd
 from dair_hf.dialog.readers.woz2 import read_woz2
@@ -19,25 +20,18 @@ from dair_hf.io.archives import Source
 from tests.dialog.readers import test_multiwoz, test_sgd, test_woz2
 
 # One file or folder per split, in the order train, dev, test.
-LAYOUTS = {
-    "2.1": [
-        "train.json val.json test.json",
-        "multiwoz_train.json multiwoz_dev.json multiwoz_test.json",
-        "train_dials.json dev_dials.json test_dials.json",
-        "train_data.json valid_data.json test_data.json",
-        "train_corrected.json validation-2.1.json MultiWOZ_2.1.Test.json",
-        "training.json devset.json testing.json",
-        "train/data.json dev/data.json test/data.json",
-        "mwz/train_set/mwz.json mwz/dev_set/mwz.json mwz/test_set/mwz.json",
-    ],
-    "2.2": [
-        "train/dialogues_001.json dev/dialogues_001.json test/dialogues_001.json",
-        "train_set/dialogues_001.json val_set/dialogues_001.json test_set/dialogues_001.json",
-        "dialogues_train/dialogues_001.json dialogues_valid/dialogues_001.json dialogues_test/dialogues_001.json",
-    ],
-    "woz2": ["woz_train_en.json woz_validate_en.json woz_test_en.json"],
-}  # fmt: skip
-LAYOUTS["sgd"] = LAYOUTS["2.2"]
+LAYOUTS = [
+    "train.json val.json test.json",
+    "multiwoz_train.json multiwoz_dev.json multiwoz_test.json",
+    "train_dials.json dev_dials.json test_dials.json",
+    "train_corrected.json validation-2.1.json MultiWOZ_2.1.Test.json",
+    "training.json devset.json testing.json",
+    "train/data.json dev/data.json test/data.json",
+    "mwz/train_set/mwz.json mwz/dev_set/mwz.json mwz/test_set/mwz.json",
+    "dialogues_train/dialogues_001.json dialogues_valid/dialogues_001.json dialogues_test/dialogues_001.json",
+    "woz_train_en.json woz_validate_en.json woz_test_en.json",
+]
+OF_VERSION = {"2.1": LAYOUTS[1], "2.2": LAYOUTS[7], "sgd": LAYOUTS[7], "woz2": LAYOUTS[8]}
 READERS = {"2.1": read_multiwoz, "2.2": read_multiwoz, "sgd": read_sgd, "woz2": read_woz2}
 
 
@@ -52,42 +46,56 @@ def content(version: str, number: int, split: str) -> str:
     return json.dumps([dialogue | {"dialogue_id": split}])
 
 
-def members(version: str, layout: str) -> dict[str, str]:
-    files = {name: content(version, i, ("train", "dev", "test")[i]) for i, name in enumerate(layout.split())}
+def members(version: str) -> dict[str, str]:
+    names = OF_VERSION[version].split()
+    files = {name: content(version, i, ("train", "dev", "test")[i]) for i, name in enumerate(names)}
     if version == "sgd":
         files |= {str(Path(name).parent / "schema.json"): json.dumps(test_sgd.SCHEMA) for name in files}
+    if version == "woz2":
+        files["woz_test_de.json"] = content(version, 3, "test")  # another language
     return files
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_split_is_selected_wherever_a_name_shows_it(tmp_path: Path, layout: str) -> None:
+    files = layout.split()
+    for name in files:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).touch()
+    source = Source(tmp_path / "data")
+    for alias, split in SPLITS.items():
+        assert files_of_split(source, source.names, alias) == [files[("train", "dev", "test").index(split)]], alias
+    assert files_of_split(source, source.names, None) == source.names
+
+
 @pytest.mark.parametrize("archive", [False, True])
-@pytest.mark.parametrize(("version", "layout"), [(v, layout) for v, layouts in LAYOUTS.items() for layout in layouts])
-def test_a_split_is_selected_wherever_a_name_shows_it(tmp_path: Path, version: str, layout: str, archive: bool) -> None:
+@pytest.mark.parametrize("version", OF_VERSION)
+def test_every_reader_selects_a_split(tmp_path: Path, version: str, archive: bool) -> None:
     source = tmp_path / ("data.zip" if archive else "data")
-    files = members(version, layout)
+    files = members(version)
     if archive:
         test_multiwoz.pack(source, files)
     for name, text in {} if archive else files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text)
     read = READERS[version]
-    for alias, split in SPLITS.items():
-        expected = str(("train", "dev", "test").index(split)) if version == "woz2" else split
-        assert set(read(source, alias)[0]["dialogue_id"]) == {expected}, alias
+    for place, split in enumerate(("train", "dev", "test")):
+        assert set(read(source, split)[0]["dialogue_id"]) == {str(place) if version == "woz2" else split}
     assert len(set(read(source)[0]["dialogue_id"])) == 3
     if version[0] == "2":
         assert splits_in(Source(source)) == ["train", "dev", "test"]
 
 
-@pytest.mark.parametrize("split", ["train", "dev", "test"])
 @pytest.mark.parametrize("file", ["mwz.json", "data.json", "latest.json", "train_test.json", "all/mwz.json"])
-def test_a_source_that_shows_no_split_is_refused(tmp_path: Path, file: str, split: str) -> None:
+def test_a_source_that_shows_no_split_is_refused(tmp_path: Path, file: str) -> None:
     path = tmp_path / "test_run" / file
     path.parent.mkdir(parents=True)
     path.write_text(content("2.1", 0, "A"))
     zipped = test_multiwoz.pack(tmp_path / "mwz.zip", {file: content("2.1", 0, "A")})
     for source in (path, tmp_path / "test_run", zipped):
-        with pytest.raises(DataError, match=f"split '{split}'"):
-            read_multiwoz(source, split)
+        for split in ("train", "dev", "test"):
+            with pytest.raises(DataError, match=f"split '{split}'"):
+                read_multiwoz(source, split)
         assert read_multiwoz(source)[1].dialogues == 1
 
 
@@ -132,3 +140,18 @@ def test_pinned_manifests() -> None:
     known = {file.name for file in files if file.sha256}
     assert known == {"schema.json", "val.json.zip", "test.json.zip", *test_woz2.FILES.values()}
     assert all(len(file.sha256 or "0" * 64) == 64 for file in files)
+
+
+def test_a_table_has_the_reports_side_by_side() -> None:
+    left, right = ReadReport(dialogues=1), ReadReport(turns=2)
+    for where in ("d1", "d1", "d0"):
+        left.skip("bad span", where)
+    right.skip("bad span", "d2")
+    right.normalize("none", "d3", 4)
+    assert left.examples == {"bad span": ["d1", "d0"]}
+    table = [line.split() for line in summary_table({"train": left, "test": right}).splitlines()]
+    assert table[:3] == [["train", "test"], ["dialogues", "1", "0"], ["user", "turns", "0", "2"]]
+    assert table[7:] == [
+        ["skipped:", "bad", "span", "3", "1", "e.g.", "d1"],
+        ["normalized:", "none", "0", "4", "e.g.", "d3"],
+    ]

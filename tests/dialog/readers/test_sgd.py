@@ -29,50 +29,28 @@ SCHEMA = [
 ]
 
 
+def frame(service: str, slot: str, start: int, end: int, **more: Any) -> Json:
+    return {"service": service, "slots": [{"slot": slot, "start": start, "exclusive_end": end}], **more}
+
+
 def dialogue(hotel: str = "Aspen Lodge", name: str = "1_00000") -> Json:
-    first = f"Is {hotel} in Oslo good?"
-    start = 3
+    town = {"act": "INFORM", "slot": "destination", "values": ["Oslo"]}
+    state = {"slot_values": {"hotel_name": [hotel], "star_rating": ["5"]}}
+    asked = frame("Hotels_1", "hotel_name", 3, 3 + len(hotel), actions=[town], state=state)
+    offers = {"actions": [], "service_results": [{"restaurant_name": "Blue Door"}]}
+    offered = frame("Restaurants_2", "restaurant_name", 15, 19, **offers)
+    state = {"slot_values": {"restaurant_name": ["Sino", "Sino Bar"]}}
+    taken = frame("Restaurants_2", "restaurant_name", 0, 99, state=state)
+    turns = [
+        ("USER", f"Is {hotel} in Oslo good?", [asked]),
+        ("SYSTEM", "Yes. Dinner at Sino?", [offered]),
+        ("USER", "Sino, ok.", [taken]),
+        ("SYSTEM", "Done.", []),
+    ]
     return {
         "dialogue_id": name,
         "services": ["Hotels_1", "Restaurants_2"],
-        "turns": [
-            {
-                "speaker": "USER",
-                "utterance": first,
-                "frames": [
-                    {
-                        "service": "Hotels_1",
-                        "slots": [{"slot": "hotel_name", "start": start, "exclusive_end": start + len(hotel)}],
-                        "actions": [{"act": "INFORM", "slot": "destination", "values": ["Oslo"]}],
-                        "state": {"slot_values": {"hotel_name": [hotel], "star_rating": ["5"]}},
-                    }
-                ],
-            },
-            {
-                "speaker": "SYSTEM",
-                "utterance": "Yes. Dinner at Sino?",
-                "frames": [
-                    {
-                        "service": "Restaurants_2",
-                        "slots": [{"slot": "restaurant_name", "start": 15, "exclusive_end": 19}],
-                        "actions": [],
-                        "service_results": [{"restaurant_name": "Blue Door"}],
-                    }
-                ],
-            },
-            {
-                "speaker": "USER",
-                "utterance": "Sino, ok.",
-                "frames": [
-                    {
-                        "service": "Restaurants_2",
-                        "slots": [{"slot": "restaurant_name", "start": 0, "exclusive_end": 99}],
-                        "state": {"slot_values": {"restaurant_name": ["Sino", "Sino Bar"]}},
-                    }
-                ],
-            },
-            {"speaker": "SYSTEM", "utterance": "Done.", "frames": []},
-        ],
+        "turns": [{"speaker": speaker, "utterance": text, "frames": frames} for speaker, text, frames in turns],
     }
 
 
@@ -149,17 +127,12 @@ def test_banks_share_no_name(tmp_path: Path) -> None:
 
 
 def test_bank_crosses_kinds_and_keeps_the_frequent_spelling(tmp_path: Path) -> None:
-    bank, removed = build_bank({"train": {"hotel": ["Sino"]}, "test": {"restaurant": ["SINO", "Tang"]}})
-    assert (bank["test"], removed["test"]) == ({"restaurant": ["Tang"]}, {"restaurant": ["SINO"]})
-    write(tmp_path, "dev", [dialogue("elm inn", "1"), dialogue("Elm Inn", "2"), dialogue("Elm Inn", "3")])
-    assert read_entity_names(tmp_path, "dev")["hotel"] == ["Elm Inn"]
-
-
-def test_white_space_makes_no_other_name(tmp_path: Path) -> None:
-    bank, removed = build_bank({"train": {"hotel": ["Elm  Inn"]}, "test": {"hotel": ["Elm Inn", "Oak"]}})
-    assert (bank["test"], removed["test"]) == ({"hotel": ["Oak"]}, {"hotel": ["Elm Inn"]})
-    write(tmp_path, "dev", [dialogue("Elm  Inn", "1"), dialogue("Elm Inn", "2"), dialogue("Elm Inn", "3")])
-    assert read_entity_names(tmp_path, "dev")["hotel"] == ["Elm Inn"]
+    for known in ("Sino Bar", "Sino  Bar"):  # white space makes no other name
+        bank, removed = build_bank({"train": {"hotel": [known]}, "test": {"restaurant": ["SINO Bar", "Tang"]}})
+        assert (bank["test"], removed["test"]) == ({"restaurant": ["Tang"]}, {"restaurant": ["SINO Bar"]})
+    for rare in ("elm inn", "Elm  Inn"):
+        write(tmp_path, "dev", [dialogue(rare, "1"), dialogue("Elm Inn", "2"), dialogue("Elm Inn", "3")])
+        assert read_entity_names(tmp_path, "dev")["hotel"] == ["Elm Inn"]
 
 
 def test_name_kinds() -> None:
@@ -211,8 +184,6 @@ def _unknown_slot(changed_dialogue: Json) -> None:
             r"dialogue \[0\] '1_00000', turns\[0\]\.frames\[0\]\.state\.slot_values: unknown slot 'hotels_1-colour'",
         ),
         (lambda d: d["turns"][0]["frames"][0].update(service="Bars_1"), "unknown slot 'bars_1-hotel_name'"),
-        (lambda d: d.pop("turns"), "'turns'"),
-        (lambda d: d["turns"][0]["frames"][0]["state"].pop("slot_values"), r"frames\[0\]\.state.*'slot_values'"),
         (lambda d: d["turns"].clear(), "got none"),
     ],
 )

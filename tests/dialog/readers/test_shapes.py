@@ -16,6 +16,7 @@ from dair_hf.dialog.readers.woz2 import read_woz2
 from dair_hf.errors import DataError
 from tests.dialog.readers import test_multiwoz, test_sgd, test_woz2
 
+REMOVED = object()
 VALUES = (None, True, 5, -1, 1.5, "x", "\ud800", [], {}, [None], ["x"], [["x"]], {"a": None}, 10**30)
 
 
@@ -31,10 +32,14 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     place = document
     for key in path[:-1]:
         place = place[key]
-    place[path[-1]] = value
+    if value is REMOVED:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
     return document
 
 
+TURNS = ("log", "turns", "dialogue")  # the first two have all keys
 UNREAD = {"goal", "dialog_act", "turn_id", "turn_label", "asr", "turn_idx", "system_acts"}
 FOLDERS = {
     "2.1": lambda folder, document: test_multiwoz.write(folder, document),
@@ -65,10 +70,11 @@ def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path,
     document, dialogue = documents()[version]
     refused = 0
     for number, path in enumerate(places(document)):
-        if len(path) < 2 or UNREAD.intersection(path):
+        is_later = any(key in TURNS and place > 1 for key, place in zip(path, path[1:], strict=False))
+        if len(path) < 2 or is_later or UNREAD.intersection(path):
             continue
-        # Every value in every place would take a minute: three in each place, all of them in turn.
-        for value in [VALUES[(number + step) % len(VALUES)] for step in (0, 5, 10)]:
+        # Every value in every place would take a minute: one in each place, all of them in turn.
+        for value in (REMOVED, VALUES[number % len(VALUES)]):
             target = FOLDERS[version](tmp_path, changed(document, path, value))
             for read in READERS[version]:
                 try:
@@ -83,7 +89,7 @@ def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path,
                         assert dialogue in message or "dialogue [0]" in message, (path, value, message)
                     field = next((key for key in reversed(path) if isinstance(key, str)), "")
                     assert field in message or f"{path[-2]}[" in message, (path, value, message)
-    assert refused > 40
+    assert refused > 25
 
 
 def test_any_value_in_a_schema(tmp_path: Path) -> None:

@@ -14,11 +14,10 @@ from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.linking.catalogs import FOODS, SPELLINGS
-from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2, woz2_files
+from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.task import _training_augmenter, evaluation_pairs
 from dair_hf.errors import DataError
-from dair_hf.io.archives import Source
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 from tests.fixtures.dialogs import require_sound_rows
 
@@ -74,11 +73,7 @@ def test_rows_by_hand(tmp_path: Path) -> None:
     assert [state_of(row) for row in rows] == [
         {"restaurant-food": "modern european"},
         {"restaurant-food": "asian oriental"},
-        {
-            "restaurant-food": "asian oriental",
-            "restaurant-pricerange": "cheap",
-            "restaurant-area": "dontcare",
-        },
+        {"restaurant-food": "asian oriental", "restaurant-pricerange": "cheap", "restaurant-area": "dontcare"},
     ]
     assert rows[1]["history"] == [
         {"speaker": "user", "text": "Any modern European food, moderately priced?"},
@@ -96,24 +91,6 @@ def test_rows_by_hand(tmp_path: Path) -> None:
         "value with capitals or spaces around it": 1,
         "name spelled differently in text and state": 1,
     }
-
-
-def test_folder_and_archive_give_equal_rows_by_split(tmp_path: Path) -> None:
-    talks = {split: [talk(number)] for number, split in enumerate(FILES)}
-    for split, dialogues in talks.items():
-        write(tmp_path / "folder", dialogues, FILES[split])
-    with zipfile.ZipFile(tmp_path / "woz.zip", "w") as archive:
-        for split, dialogues in talks.items():
-            archive.writestr(f"data/woz/{FILES[split]}", json.dumps(dialogues))
-        archive.writestr("data/woz/woz_test_de.json", "[]")
-    for number, (split, alias) in enumerate(zip(FILES, ("train", "validate", "test"), strict=True)):
-        rows = read_woz2(tmp_path / "woz.zip", alias)[0]
-        assert set(rows["dialogue_id"]) == {str(number)}
-        assert rows.to_list() == read_woz2(tmp_path / "folder", split)[0].to_list()
-    assert len(read_woz2(tmp_path / "woz.zip")[0]) == 9
-    assert list(woz2_files(Source(tmp_path / "woz.zip")).values()) == ["train", "dev", "test"]
-    with pytest.raises(DataError, match="split 'test'"):
-        read_woz2(tmp_path / "folder" / FILES["train"], "test")
 
 
 @pytest.mark.parametrize(
@@ -199,9 +176,6 @@ def test_public_states_are_those_of_an_independent_parse(real_data: Path, split:
     assert report.normalized == {"name spelled differently in text and state": spelled[split]}
 
 
-OTHERS = ("restaurant-area", "restaurant-pricerange")
-
-
 @pytest.mark.realdata
 @pytest.mark.parametrize("evaluate_on", ["validation", "test"])
 def test_public_pairs_are_sound_and_change_food_only(real_data: Path, evaluate_on: str) -> None:
@@ -213,7 +187,10 @@ def test_public_pairs_are_sound_and_change_food_only(real_data: Path, evaluate_o
         report.raise_if_unsound()
         assert not any(finding.count for finding in report.findings.values())
         assert report.pairs / report.rows > 0.75
-        assert _check_pairs(pairs) == report.pairs
+        for row in pairs:
+            if row["augmented_state"] is not None:
+                old, new = state_of(row), state_of(row, "augmented_state")
+                assert {slot for slot, value in old.items() if new[slot] != value} <= {FOOD_SLOT}
     everything = " ".join(turn["text"].lower() for rows in (dialogs.train, dialogs.test) for turn in _utterances(rows))
     unseen = {word for food in UNSEEN_FOODS[evaluate_on] for word in food.split()}
     assert not unseen.intersection(re.findall(r"\w+", everything))
@@ -221,39 +198,6 @@ def test_public_pairs_are_sound_and_change_food_only(real_data: Path, evaluate_o
 
 def _utterances(rows: Any) -> list[Json]:
     return [turn for history in rows["history"] for turn in history]
-
-
-# Restaurants, which keep their names, and phrases without a food type.
-PROTECTED = re.compile(
-    r"backstreet bistro|oak bistro|du vin and bistro|steakhouse and grill|good luck chinese|unusual name"
-)
-
-
-def _check_pairs(pairs: Any) -> int:
-    """Search both texts of each pair with regular expressions of its own; return the number of pairs."""
-    changed = 0
-    plural = {food: re.compile(rf"\b{food}\b") for food in FOODS}
-    for row in pairs:
-        if row["augmented_history"] is None:
-            continue
-        changed += 1
-        before, after = (
-            PROTECTED.sub(" ", " | ".join(turn["text"] for turn in row[column]).lower())
-            for column in ("history", "augmented_history")
-        )
-        old, new = state_of(row), state_of(row, "augmented_state")
-        assert {slot: old.get(slot) for slot in OTHERS} == {slot: new.get(slot) for slot in OTHERS}
-        assert old.keys() == new.keys()
-        if old.get(FOOD_SLOT, "dontcare") != "dontcare":
-            assert new[FOOD_SLOT] != old[FOOD_SLOT]
-            assert re.search(rf"\b{new[FOOD_SLOT]}\b", after) and not re.search(rf"\b{old[FOOD_SLOT]}\b", after)
-        else:
-            assert new.get(FOOD_SLOT) == old.get(FOOD_SLOT)
-        left = [food for food, pattern in plural.items() if pattern.search(before) and pattern.search(after)]
-        assert left == [], (row["row_id"], after)
-        priced = re.compile(r"\b(?:moderate|moderately|cheap|expensive|north|south|east|west|centre)\b(?! american)")
-        assert priced.findall(before) == priced.findall(after)
-    return changed
 
 
 def joint_goals_of_glad(dialogues: list[Json], predicted: list[Json]) -> list[bool]:

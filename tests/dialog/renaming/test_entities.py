@@ -43,17 +43,9 @@ def views(augmenter, row):
     return [turn["text"] for turn in history], {entry["slot"]: entry["values"] for entry in state}
 
 
-def test_scramble_keeps_the_words_and_changes_text_and_state_alike():
-    texts, state = views(EntityAugmenter(), one_name("warkworth house"))
-    new = state["hotel-name"][0]
-    assert texts == [f"i want {new} please"]
-    assert sorted("".join(sorted(word)) for word in new.split(" ")) == ["ahkorrtww", "ehosu"]
-    assert new != "warkworth house"
-
-
 def test_gibberish_has_3_to_11_words_and_every_length_occurs():
     lengths = set()
-    for seed in range(200):
+    for seed in range(100):
         texts, state = views(EntityAugmenter(method="gibberish", seed=seed), one_name("nandos"))
         assert texts == [f"i want {state['hotel-name'][0]} please"]
         lengths.add(len(state["hotel-name"][0].split()))
@@ -104,12 +96,19 @@ def test_spacing_around_a_span_and_a_value_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("surface", "expected"),
-    [("nandos", "sea thai"), ("Nandos", "Sea Thai"), ("NANDOS", "SEA THAI"), ("the Nandos", "Sea Thai"),
-     ("7", "Sea thai"), ("iPod", "Sea thai"), ("A", "Sea Thai")],
-)  # fmt: skip
-def test_case_patterns(surface, expected):
-    assert _match_case(surface, "Sea thai") == expected
+    ("surface", "name", "expected"),
+    [
+        *((surface, "Sea thai", "Sea Thai") for surface in ("Nandos", "the Nandos", "A")),
+        *((surface, "Sea thai", "Sea thai") for surface in ("7", "iPod")),
+        ("nandos", "Sea thai", "sea thai"),
+        ("NANDOS", "Sea thai", "SEA THAI"),
+        ("ABC", "\u0131", "\u0131"),  # upper case "I" would read back as "i"
+        ("ABC", "straße", "straße"),  # upper case "STRASSE" has another letter
+        ("abc", "İnn", "İnn"),  # lower case has one more
+    ],
+)
+def test_case_patterns(surface, name, expected):
+    assert _match_case(surface, name) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,8 +119,6 @@ def test_case_patterns(surface, expected):
         ("An Oak", "european", "A European"),
         ("A OAK", "honest inn", "AN HONEST INN"),
         ("it is an  oak", "ukrainian", "it is a  ukrainian"),
-        ("an oak", "ugandan", "a ugandan"),
-        ("a oak", "uzbek", "an uzbek"),
         ("an oak", "one seven", "a one seven"),
         ("a oak", "11 elms", "an 11 elms"),
         ("the oak, a cheap oak, panda oak", "ember", "the ember, a cheap ember, panda ember"),
@@ -134,12 +131,6 @@ def test_the_article_follows_the_new_name(text, new, expected):
         for match in re.finditer("oak", text, re.IGNORECASE)
     ]
     assert views(hotel_swap(new), row)[0] == [expected]
-
-
-def test_case_is_unchanged_if_it_would_alter_letters():
-    assert _match_case("ABC", "ı") == "ı"  # upper case "I" would read back as "i"
-    assert _match_case("ABC", "straße") == "straße"  # upper case "STRASSE" has another letter
-    assert _match_case("abc", "İnn") == "İnn"  # lower case has one more
 
 
 def test_a_name_inside_another_word_is_not_renamed():
@@ -225,12 +216,9 @@ def test_slots_that_refer_to_the_entity_change_and_others_of_equal_text_do_not()
     ("text", "values", "has_partner"),
     [
         ("is christ's college open", ["college"], False),
-        ("is Christ's College open", ["church", "college"], False),
         ("is christ's college open , or another college ?", ["college"], True),
         ("is christ's college open , or the church ?", ["church", "college"], True),  # one alternative is enough
-        ("is christ's college open , or other colleges ?", ["college"], True),
         ("is christ's college open", ["church"], True),  # never said
-        ("is christ's college open", ["colleges"], True),
         ("is christ's college open", ["dontcare"], True),
         ("is christ's college open", [], True),
     ],
@@ -320,25 +308,18 @@ def test_a_shuffled_name_keeps_no_word(method, name):
 
 
 def test_a_scramble_is_never_a_category():
-    for seed in range(300):  # "seat" is an anagram of "east"; a draw hits it once in 24
+    for seed in range(150):  # "seat" is an anagram of "east"; a draw hits it once in 24
         assert views(EntityAugmenter(seed=seed), one_name("seat"))[1]["hotel-name"][0] not in ("east", "seat")
 
 
 def test_rows_of_a_dialogue_agree_and_dialogues_seeds_and_epochs_differ():
-    names = [
-        ("hotel-name", "warkworth house", ["warkworth house"]),
-        ("restaurant-name", "nandos city", ["nandos city"]),
-    ]
-    early = dialog_row(
-        ["warkworth house"], {"hotel-name": ["warkworth house"]}, names, [(0, "warkworth house", "warkworth house")]
-    )
+    hotel, food = "warkworth house", "nandos city"
+    names = [("hotel-name", hotel, [hotel]), ("restaurant-name", food, [food])]
+    early = dialog_row([hotel], {"hotel-name": [hotel]}, names, [(0, hotel, hotel)])
     late = dialog_row(
-        ["warkworth house", "ok", "nandos city"],
-        {"hotel-name": ["warkworth house"], "restaurant-name": ["nandos city"]},
-        names[::-1],
-        [(0, "warkworth house", "warkworth house"), (2, "nandos city", "nandos city")],
-        turn_id=1,
-    )
+        [hotel, "ok", food], {"hotel-name": [hotel], "restaurant-name": [food]}, names[::-1],
+        [(0, hotel, hotel), (2, food, food)], turn_id=1,
+    )  # fmt: skip
     base = EntityAugmenter()
     assert views(base, early)[1]["hotel-name"] == views(base, late)[1]["hotel-name"]
     assert views(base, early)[0][0] == views(base, late)[0][0]
@@ -380,7 +361,9 @@ def dataset(tmp_path):
 
 def test_map_equals_single_rows(dataset):
     augmenter = EntityAugmenter()
-    expected = [augment_row(augmenter, row) for row in many_rows()]
+    rows = many_rows()
+    expected = [augment_row(augmenter, row) for row in rows]
+    assert rows == many_rows()  # not changed in place
     assert sum(history is None for history, _ in expected) == 30
     for pairs in (
         dataset.map(augmenter, batched=True, features=_augmented_features(dataset.features)),
@@ -436,17 +419,10 @@ def test_calls_do_not_change_the_fingerprint_and_pickling_restores_it(dataset):
     assert pickle.loads(before) == augmenter
 
 
-def test_redraw_replaces_the_view_and_keeps_format_and_features(dataset):
-    first = redraw(dataset.with_format("numpy"), EntityAugmenter(), 0)
-    second = redraw(first, EntityAugmenter(), 1)
-    assert second.format["type"] == "numpy" and second.column_names == first.column_names
-    plain = redraw(dataset, EntityAugmenter(epoch=1))
-    assert second.with_format(None).to_list() == plain.to_list() != first.with_format(None).to_list()
-
-
-@pytest.mark.parametrize("output_all", [False, True])
-@pytest.mark.parametrize("columns", [["row_id", "state"], list(FEATURES), None])
-def test_redraw_keeps_the_columns_of_a_format(dataset, columns, output_all):
+@pytest.mark.parametrize(
+    ("columns", "output_all"), [(["row_id", "state"], True), (list(FEATURES), False), (None, False)]
+)
+def test_redraw_replaces_the_view_and_keeps_the_format_and_its_columns(dataset, columns, output_all):
     augmenter = EntityAugmenter()
     formatted = dataset.with_format("numpy", columns=columns, output_all_columns=output_all)
     pairs = redraw(formatted, augmenter)
@@ -454,13 +430,8 @@ def test_redraw_keeps_the_columns_of_a_format(dataset, columns, output_all):
     assert set(pairs.format["columns"]) == {*(columns or FEATURES), "augmented_history", "augmented_state"}
     again = redraw(pairs, augmenter, 1)
     assert (again.format["columns"], again.column_names) == (pairs.format["columns"], pairs.column_names)
-
-
-def test_the_row_is_not_changed_in_place():
-    row = one_name("warkworth house")
-    copy = json.loads(json.dumps(row))
-    augment_row(EntityAugmenter(), row)
-    assert row == copy
+    plain = redraw(dataset, EntityAugmenter(epoch=1))
+    assert again.with_format(None).to_list() == plain.to_list() != pairs.with_format(None).to_list()
 
 
 # ---------------------------------------------------------------- bad input

@@ -65,16 +65,11 @@ def segments(text):
 
 
 @given(NAME, st.integers())
-def test_scramble_keeps_letters_word_by_word(name, seed):
-    new = _scramble(name, random.Random(seed))
+@settings(max_examples=50)
+def test_scramble_keeps_letters_word_by_word_and_anagrams_their_lengths(name, seed):
+    new, anagram = (shuffle(name, random.Random(seed)) for shuffle in (_scramble, _anagram))
     assert Counter("".join(sorted(w)) for w in new.split(" ")) == Counter("".join(sorted(w)) for w in name.split(" "))
-
-
-@given(NAME, st.integers())
-def test_anagram_keeps_letters_and_word_lengths(name, seed):
-    new = _anagram(name, random.Random(seed))
-    assert sorted(new) == sorted(name)
-    assert [len(word) for word in new.split(" ")] == [len(word) for word in name.split(" ")]
+    assert [sorted(anagram), *map(len, anagram.split(" "))] == [sorted(name), *map(len, name.split(" "))]
 
 
 @given(ANY, st.integers())
@@ -108,6 +103,7 @@ def test_a_name_changes_if_and_only_if_it_can(name, seed, epoch, method):
 
 
 @given(dialogues(), BANK, st.integers(0, 5))
+@settings(max_examples=50)
 def test_swap_draws_from_the_bank_and_not_from_the_dialogue(dialogue, bank, seed):
     names, rows = dialogue
     augmenter = EntityAugmenter("swap", seed=seed, bank={"hotel": bank, "restaurant": bank, "attraction": bank})
@@ -117,8 +113,8 @@ def test_swap_draws_from_the_bank_and_not_from_the_dialogue(dialogue, bank, seed
 
 
 @given(dialogues(), st.sampled_from(METHODS), st.integers(0, 5), st.booleans())
-@settings(max_examples=200)
-def test_one_new_name_in_all_turns_and_slots(dialogue, method, seed, mentioned_only):
+@settings(max_examples=80)
+def test_one_new_name_in_all_turns_and_slots_and_values_where_they_were(dialogue, method, seed, mentioned_only):
     names, rows = dialogue
     bank = {kind: ["qq rr", "ss", "tt uu", "vv", "ww"] for kind in ("hotel", "restaurant", "attraction")}
     augmenter = EntityAugmenter(
@@ -137,32 +133,19 @@ def test_one_new_name_in_all_turns_and_slots(dialogue, method, seed, mentioned_o
             assert [new[bare(s)] for s in segments(before["text"])] == [bare(s) for s in segments(after["text"])]
             assert before["text"].split("|")[:2] == after["text"].split("|")[:2]
         assert [entry["slot"] for entry in state] == [entry["slot"] for entry in row["state"]]
+        named, renamed = (
+            {bare(name) for turn in view for name in segments(turn["text"])} for view in (row["history"], history)
+        )
         for before, after in zip(row["state"], state, strict=True):
             assert [new.get(bare(value), value) for value in before["values"]] == [bare(v) for v in after["values"]]
             for old, value in zip(before["values"], after["values"], strict=True):
                 assert len(old) == 1 or old.isupper() == value.isupper()  # one capital may be either case pattern
+                assert (bare(old) in named) == (bare(value) in renamed)
         assert (history, state) != (row["history"], row["state"])
 
 
-@given(dialogues(), st.sampled_from(METHODS), st.integers(0, 5))
-@settings(max_examples=200)
-def test_a_value_is_in_the_augmented_text_iff_it_is_in_the_original(dialogue, method, seed):
-    _, rows = dialogue
-    bank = {kind: ["qq rr", "ss", "tt uu", "vv", "ww"] for kind in ("hotel", "restaurant", "attraction")}
-    augmenter = EntityAugmenter(method, seed=seed, bank=bank if method == "swap" else None, mentioned_only=False)
-    for row in rows:
-        history, state = augment_row(augmenter, row)
-        if history is None:
-            continue
-        named = {bare(name) for turn in row["history"] for name in segments(turn["text"])}
-        renamed = {bare(name) for turn in history for name in segments(turn["text"])}
-        for before, after in zip(row["state"], state, strict=True):
-            for old, value in zip(before["values"], after["values"], strict=True):
-                assert (bare(old) in named) == (bare(value) in renamed)
-
-
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_no_text_raises(data):
     texts = data.draw(st.lists(ANY, min_size=1, max_size=3))
     names = data.draw(st.lists(st.tuples(ANY, st.lists(ANY, max_size=2)), max_size=3))

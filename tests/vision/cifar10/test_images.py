@@ -1,21 +1,25 @@
-"""Reader of CIFAR-10: each published format, and errors."""
+"""CIFAR-10: each published format, malicious and damaged pickles, rows of each split, crops and partners."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from dair_hf.vision.cifar10 import CLASSES, load_cifar10
+from dair_hf.data.counter_rng import uniform
+from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.errors import DataError
+from dair_hf.vision.cifar10 import Cifar10Config, cifar10_evaluation_pairs, cifar10_train_pairs, load_cifar10
 from dair_hf.vision.labeled_images import LabeledImages
-from tests.fixtures.cifar import (
-    noise_images,
-    write_archive,
-    write_batches,
-    write_parquet,
-)
+from tests.fixtures.cifar import noise_images, short, write_archive, write_batches, write_parquet
 from tests.fixtures.cpu_time import cpu_time
+from tests.fixtures.digits import whole
 
 TRAIN, TEST = noise_images(17), noise_images(4, seed=1)
 FOLDERS = {"python": "cifar-10-batches-py", "binary": "cifar-10-batches-bin"}
@@ -63,11 +67,151 @@ def test_the_real_images(real_data: Path) -> None:
     assert (train.images.shape, test.images.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
     assert train.labels.bincount().tolist() == [5_000] * 10
     assert test.labels.bincount().tolist() == [1_000] * 10
-    # The copies are in another order than the original files. Airplanes are on blue sky, frogs are not.
-    blue = [
-        test.images[test.labels == CLASSES.index(name)].double().mean(dim=(0, 2, 3)) for name in ("airplane", "frog")
-    ]
-    assert blue[0][2] - blue[0][0] > 10 > 0 > blue[1][2] - blue[1][0]
     pixels = train.images.flatten(2).double() / 255
     assert (pixels.mean(dim=(0, 2)) - torch.tensor([0.4914, 0.4822, 0.4465])).abs().max() < 0.002
     assert (pixels.transpose(0, 1).flatten(1).std(dim=1) - torch.tensor([0.2470, 0.2435, 0.2616])).abs().max() < 0.002
+
+
+def read(folder: Path, content: bytes) -> None:
+    (folder / "test_batch").write_bytes(content)
+    load_cifar10(folder, "test")
+
+
+class Calls:
+    """Object whose pickle calls a function when it is loaded."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("attack", ["mkdir", "system", "eval", "nested"])
+def test_malicious_pickles_are_never_run(tmp_path: Path, protocol: int, attack: str) -> None:
+    made = tmp_path / "made"
+    calls = {
+        "mkdir": Calls(os.mkdir, str(made)),
+        "system": Calls(os.system, f"mkdir {made}"),
+        "eval": Calls(eval, f"__import__('os').mkdir({str(made)!r})"),
+        "nested": Calls(Path.mkdir, made),  # `Path.mkdir`, a nested name from protocol 4 on
+    }
+    content = pickle.dumps({"data": calls[attack]}, protocol=protocol)
+    with pytest.raises(DataError, match="not executed"):
+        read(tmp_path, content)
+    assert not made.exists()
+    pickle.loads(content)
+    assert made.exists()  # the pickle does run when it is loaded normally
+
+
+def calling(name: str) -> bytes:
+    return b"\x80\x02}" + short("data") + b"c" + name.replace(" ", "\n").encode() + b"\n)Rs."
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        calling("os getcwd"),
+        calling("__builtin__ eval"),
+        calling("numpy load"),
+        calling("numpy core.multiarray._reconstruct.__globals__"),
+        calling("numpy.core.multiarray scalar"),
+        b"\x80\x02}(i" + b"os\ngetcwd\n.",
+    ],
+)
+def test_other_names_are_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(DataError, match="not executed"):
+        read(tmp_path, content)
+
+
+@pytest.mark.parametrize("damage", [b"T" + (2**31 - 1).to_bytes(4, "little") + b"x", short("x") + b"r\xff\xff\xff\xff"])
+def test_damaged_sizes_and_indices_allocate_no_memory(tmp_path: Path, damage: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(Exception):  # noqa: B017
+        read(tmp_path, b"\x80\x02}" + short("data") + damage)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+CIFAR = {"train": noise_images(120), "test": noise_images(30, seed=1)}
+
+
+def small(**settings: Any) -> Cifar10Config:
+    return Cifar10Config(**{"train_rows": 80, "validation_rows": 25, "test_rows": 20, **settings})
+
+
+def plain(file: str, start: int, stop: int) -> torch.Tensor:
+    return CIFAR[file].images[start:stop].float() / 255
+
+
+def by_hand(image: np.ndarray, drawn: np.ndarray, padding: int, flip: bool) -> np.ndarray:
+    """Pad with black, crop to 32 x 32 at a random position, flip."""
+    padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+    top, left = (int(number * (2 * padding + 1)) for number in drawn[:2])
+    cut = padded[:, top : top + 32, left : left + 32]
+    return cut[:, :, ::-1] if flip and drawn[2] < 0.5 else cut
+
+
+@pytest.mark.parametrize(("padding", "flip"), [(4, False), (0, True), (31, True)])
+def test_originals_are_cropped_and_flipped(padding: int, flip: bool) -> None:
+    pairs = cifar10_train_pairs(CIFAR, small(crop_padding=padding, flip=flip), seed=5)
+    batch = whole(pairs, epoch=3)
+    assert (batch["pixel_values"].shape, batch["pixel_values"].dtype) == ((80, 1, 3, 32, 32), torch.float32)
+    assert batch["labels"].tolist() == CIFAR["train"].labels[:80, None].tolist()
+    drawn = uniform(torch.arange(80), 5, 3, "cifar10/train/original", count=3).numpy()
+    for found, image, numbers in zip(batch["pixel_values"][:, 0], CIFAR["train"].images, drawn, strict=False):
+        expected = by_hand(image.numpy(), numbers, padding, flip).astype(np.float32) / np.float32(255)
+        assert np.array_equal(found.numpy(), expected)
+    assert pairs.row_ids[[0, 79]].tolist() == ["train/0", "train/79"]
+    assert batch["view_mask"].tolist() == [[True]] * 80
+
+
+def test_crops_of_partners_are_independent() -> None:
+    alone, paired = (cifar10_train_pairs(CIFAR, small(partner=partner), seed=0) for partner in ("none", "crop"))
+    first, second = whole(paired, 0)["pixel_values"], whole(paired, 1)["pixel_values"]
+    assert first.shape == (80, 2, 3, 32, 32)
+    # Partners do not change the originals.
+    assert torch.equal(first[:, :1], whole(alone, 0)["pixel_values"])
+    drawn = uniform(torch.arange(80), 0, 1, "cifar10/train/augmented", count=3).numpy()
+    for found, image, numbers in zip(second[:, 1], CIFAR["train"].images, drawn, strict=False):
+        assert np.array_equal((found * 255).round().numpy(), by_hand(image.numpy(), numbers, 4, True))
+    differ = (first[:, 0] != first[:, 1]).flatten(1).any(dim=1)
+    assert differ.sum() > 70  # one crop in 162 equals that of the original
+    labels = whole(paired)["labels"]
+    assert torch.equal(labels[:, 0], labels[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("split", "file", "start", "stop"), [("test", "test", 0, 20), ("validation", "train", 95, 120)]
+)
+def test_evaluation_images_are_unchanged(split: str, file: str, start: int, stop: int) -> None:
+    pairs = cifar10_evaluation_pairs(CIFAR, small(), split)
+    batch = whole(pairs, epoch=2)
+    assert torch.equal(batch["pixel_values"][:, 0], plain(file, start, stop))
+    assert batch["pixel_values"].shape[1] == 1
+    assert batch["labels"][:, 0].tolist() == CIFAR[file].labels[start:stop].tolist()
+    assert pairs.row_ids[[0, -1]].tolist() == [f"{file}/{start}", f"{file}/{stop - 1}"]
+
+
+def test_rows_of_each_split() -> None:
+    count = torch.arange(50_000)
+    marked = torch.zeros(50_000, 3, 1, 1, dtype=torch.uint8)
+    for channel in range(3):  # each image encodes its number
+        marked[:, channel, 0, 0] = count // 256**channel % 256
+    big = {"train": LabeledImages(marked, count % 10), "test": LabeledImages(marked[:10_000], count[:10_000] % 10)}
+
+    def ends(pairs: TensorPairs) -> list[int]:
+        pixels = (pairs.__getitems__([0, len(pairs) - 1])["pixel_values"][:, 0, :, 0, 0] * 255).round().long()
+        return (pixels * torch.tensor([1, 256, 256**2])).sum(dim=1).tolist()
+
+    unchanged = {"crop_padding": 0, "flip": False}
+    assert ends(cifar10_train_pairs(big, Cifar10Config(**unchanged), 0)) == [0, 44_999]
+    assert ends(cifar10_train_pairs(big, Cifar10Config(train_rows=50_000, **unchanged), 0)) == [0, 49_999]
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config(), "validation")) == [45_000, 49_999]
+    more = Cifar10Config(train_rows=47_000, validation_rows=1_000)
+    assert ends(cifar10_evaluation_pairs(big, more, "validation")) == [49_000, 49_999]
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config())) == [0, 9_999]
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config(test_rows=1_000))) == [0, 999]
+    assert ends(cifar10_evaluation_pairs(big, Cifar10Config(test_rows=20_000))) == [0, 9_999]

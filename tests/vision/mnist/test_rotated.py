@@ -1,4 +1,4 @@
-"""Rotated MNIST: angles of each scheme, label noise, and rows of each split."""
+"""Rotated MNIST, and rotated 6 and 9: angles, labels, and rows of each split."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import pytest
 import torch
 from PIL import Image
 
-from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.errors import DataError
 from dair_hf.vision.mnist.rotated import (
     SCHEMES,
     RotatedConfig,
     _randomized_labels,
+    accuracy_by_class,
     draw_angles,
     rotated_evaluation_pairs,
     rotated_train_pairs,
 )
-from tests.fixtures.digits import noise_digits, numbered_digits, numbers_in
+from dair_hf.vision.mnist.six_nine import SixNineConfig, six_nine_evaluation_pairs, six_nine_train_pairs
+from tests.fixtures.digits import noise_digits, numbered_digits, numbers_in, whole
 
 MANY = torch.arange(100_000)
 MNIST = {"train": noise_digits(500), "test": noise_digits(200, seed=1)}
@@ -27,11 +29,6 @@ UPRIGHT = MNIST["train"].images[:300].float() / 255
 
 def small(**settings: Any) -> RotatedConfig:
     return RotatedConfig(**{"train_rows": 300, "validation_rows": 100, **settings})
-
-
-def whole(pairs: TensorPairs, epoch: int = 0) -> dict[str, torch.Tensor]:
-    pairs.set_epoch(epoch)
-    return pairs.__getitems__(range(len(pairs)))
 
 
 def quarter_turns(found: torch.Tensor, upright: torch.Tensor) -> torch.Tensor:
@@ -146,3 +143,58 @@ def test_rows_of_each_split() -> None:
     assert numbers_in(train.__getitems__([0, 19_999])["pixel_values"][:, 0]) == [0, 19_999]
     assert len(rotated_evaluation_pairs(big, RotatedConfig(), 0)) == 10_000
     assert len(rotated_train_pairs(big, RotatedConfig(train_rows=60_000), 0)) == 60_000
+
+
+def test_accuracy_of_each_class() -> None:
+    correct = [True, True, False, True, False, False, True]
+    assert list(accuracy_by_class(correct, [4, 0, 4, 4, 9, 9, 0]).items()) == [(0, 1.0), (4, 2 / 3), (9, 0.0)]
+    with pytest.raises(DataError, match=r"accuracy_by_class: \(2,\) values, \(3,\) classes"):
+        accuracy_by_class([True, False], [1, 2, 3])
+
+
+SIX_NINE = SixNineConfig(train_rows=60, validation_rows=20)
+
+
+def chosen(file: str) -> list[int]:
+    return [row for row, label in enumerate(MNIST[file].labels.tolist()) if label in (6, 9)]
+
+
+def test_training_partners_are_rotated_by_180_degrees_with_the_other_label() -> None:
+    pairs = six_nine_train_pairs(MNIST, SIX_NINE, seed=0)
+    rows = chosen("train")[:60]
+    batch = pairs.__getitems__(range(60))
+    images = MNIST["train"].images[rows].float() / 255
+    assert torch.equal(batch["pixel_values"][:, 0, 0], images)
+    assert torch.equal(batch["pixel_values"][:, 1, 0], images.flip(1, 2))
+    nine = [int(MNIST["train"].labels[row] == 9) for row in rows]
+    assert batch["labels"].tolist() == [[label, 1 - label] for label in nine]
+    assert batch["labels"].dtype == torch.int64
+    assert pairs.row_ids.tolist() == [f"train/{row}" for row in rows]
+    assert set(pairs.columns["digit"]) == {6, 9}
+    assert 20 < sum(nine) < 40
+
+
+@pytest.mark.parametrize("theta", [0.0, 37.5, 60.0, 90.0])
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_evaluation_pairs_at_an_angle(theta: float, split: str) -> None:
+    pairs = six_nine_evaluation_pairs(MNIST, SIX_NINE, theta, split)
+    file = "test" if split == "test" else "train"
+    rows = chosen(file) if split == "test" else chosen(file)[-20:]
+    assert pairs.row_ids.tolist() == [f"{file}/{row}" for row in rows]
+    batch = pairs.__getitems__(range(len(pairs)))
+    for view, angle in ((0, theta), (1, theta + 180)):
+        rotated = [np.asarray(Image.fromarray(MNIST[file].images[row].numpy()).rotate(angle)) / 255 for row in rows]
+        assert np.abs(batch["pixel_values"][:, view, 0].numpy() - np.stack(rotated)).max() < 1e-6
+    nine = [int(MNIST[file].labels[row] == 9) for row in rows]
+    assert batch["labels"].tolist() == [[label, 1 - label] for label in nine]
+
+
+def test_training_and_validation_rows_are_disjoint() -> None:
+    train, validation = (
+        six_nine_train_pairs(MNIST, SIX_NINE, 0),
+        six_nine_evaluation_pairs(MNIST, SIX_NINE, 0.0, "validation"),
+    )
+    assert not set(train.row_ids) & set(validation.row_ids)
+    every = SixNineConfig(train_rows=len(chosen("train")) - 20, validation_rows=20)
+    assert len(six_nine_train_pairs(MNIST, every, 0)) == len(chosen("train")) - 20
+    assert not set(six_nine_train_pairs(MNIST, every, 0).row_ids) & set(validation.row_ids)

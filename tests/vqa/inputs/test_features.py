@@ -1,11 +1,12 @@
-"""Pixels by hand; the feature cache: equal outputs, reuse, killed runs, several processes, and fingerprints."""
+"""Pixels by hand; the feature cache: equal outputs, reuse, broken runs, several processes, and fingerprints."""
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
-import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,27 @@ from transformers import ResNetForImageClassification, ResNetModel
 
 from dair_hf.errors import DataError
 from dair_hf.io.archives import sha256_of
+from dair_hf.vqa.inputs import features
 from dair_hf.vqa.inputs.features import FeatureCache, Pixels, _model_fingerprint
 from dair_hf.vqa.inputs.processors import VQACollator
-from tests.fixtures import filling
-from tests.fixtures.launching import forked
+from dair_hf.vqa.readers.images import load_image
 from tests.fixtures.ranks import on_ranks
 from tests.fixtures.tiny_saaa import backed, resnet, saaa, vit
 
-KILLED = "import sys; from tests.fixtures.filling import fill_until_killed; fill_until_killed(*sys.argv[1:])"
+LOADED: list[str] = []
+
+
+def counted_image(path: str) -> NDArray[np.uint8]:
+    """Load an image and record its path."""
+    LOADED.append(path)
+    return load_image(path)
+
+
+def cache_in(folder: Path, **settings: Any) -> FeatureCache:
+    """Return a cache of the tiny ResNet in shards of four images, in float32 by default."""
+    torch.manual_seed(0)
+    sizes = {"size": 32, **{name: settings.pop(name) for name in ("size", "mean", "std") if name in settings}}
+    return FeatureCache(folder, ResNetModel(resnet()), Pixels(counted_image, **sizes), shard_images=4, **settings)
 
 
 @pytest.fixture
@@ -44,9 +58,8 @@ def images(tmp_path: Path) -> list[str]:
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the images that are loaded for computation."""
-    paths: list[str] = []
-    monkeypatch.setattr(filling, "loaded", paths)
-    return paths
+    monkeypatch.setattr(sys.modules[__name__], "LOADED", [])
+    return LOADED
 
 
 def shards(cache: FeatureCache) -> list[Path]:
@@ -83,12 +96,12 @@ def test_cached_features_give_the_same_logits(backbone: object, images: list[str
 
 
 def test_only_what_is_missing_is_computed(images: list[str], loaded: list[str], tmp_path: Path) -> None:
-    first = filling.cache(tmp_path / "cache")
+    first = cache_in(tmp_path / "cache")
     assert first.fill(images[:6], batch_size=4) == 6
     assert loaded == images[:6]
     assert [len(json.loads(metadata_of(path)["keys"])) for path in sorted(shards(first), key=modified_ns)] == [4, 2]
     before = {path: path.read_bytes() for path in shards(first)}
-    again = filling.cache(tmp_path / "cache")  # of another run, with the same weights
+    again = cache_in(tmp_path / "cache")  # of another run, with the same weights
     assert again.fill([*images, *images]) == 4
     assert loaded == images
     assert again.fill(images) == 0
@@ -97,16 +110,16 @@ def test_only_what_is_missing_is_computed(images: list[str], loaded: list[str], 
 
 
 def test_images_are_identified_by_their_content(images: list[str], loaded: list[str], tmp_path: Path) -> None:
-    cache = filling.cache(tmp_path / "cache")
+    cache = cache_in(tmp_path / "cache")
     cache.fill(images)
     expected = cache(images)
     moved = str(tmp_path / "moved.png")
     shutil.copy(images[3], moved)
-    assert filling.cache(tmp_path / "cache").fill([moved, images[3]]) == 0
-    assert torch.equal(filling.cache(tmp_path / "cache")([moved])[0], expected[3])  # also without fill
+    assert cache_in(tmp_path / "cache").fill([moved, images[3]]) == 0
+    assert torch.equal(cache_in(tmp_path / "cache")([moved])[0], expected[3])  # also without fill
     assert len(loaded) == 10
     shutil.copy(images[4], images[3])  # another image under the old name
-    changed = filling.cache(tmp_path / "cache")
+    changed = cache_in(tmp_path / "cache")
     assert changed.fill(images) == 0
     assert torch.equal(changed(images)[3], expected[4])
     Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(images[3])
@@ -114,15 +127,27 @@ def test_images_are_identified_by_their_content(images: list[str], loaded: list[
     assert not torch.equal(changed(images)[3], expected[4])
 
 
-@pytest.mark.slow
-def test_a_kill_loses_at_most_one_shard(images: list[str], loaded: list[str], tmp_path: Path) -> None:
-    done = forked("-c", KILLED, tmp_path / "cache", Path(images[0]).parent)
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    cache = filling.cache(tmp_path / "cache")
+def test_a_broken_run_loses_at_most_one_shard(
+    images: list[str], loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = features.save_file
+
+    def dying_write(tensors: Any, path: Path, metadata: Any) -> None:
+        write(tensors, path, metadata)
+        if shards(cache):  # the second shard
+            os.truncate(path, path.stat().st_size // 2)
+            raise KeyboardInterrupt
+
+    cache = cache_in(tmp_path / "cache")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(features, "save_file", dying_write)
+        cache.fill(images, batch_size=2)
+    loaded.clear()
+    cache = cache_in(tmp_path / "cache")
     assert len(shards(cache)) == 1
     assert cache.fill(images, batch_size=2) == 6
     assert loaded == images[4:]
-    whole = filling.cache(tmp_path / "whole")
+    whole = cache_in(tmp_path / "whole")
     whole.fill(images, batch_size=2)
     assert torch.equal(cache(images), whole(images))
 
@@ -131,7 +156,7 @@ def test_a_kill_loses_at_most_one_shard(images: list[str], loaded: list[str], tm
 def test_half_precision_takes_half_the_space(
     dtype: torch.dtype, error: float, images: list[str], tmp_path: Path
 ) -> None:
-    full, half = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", dtype=dtype)
+    full, half = cache_in(tmp_path / "cache"), cache_in(tmp_path / "cache", dtype=dtype)
     full.fill(images)
     half.fill(images)
     expected, found = full(images), half(images)
@@ -144,14 +169,14 @@ def test_half_precision_takes_half_the_space(
 
 
 def test_features_out_of_range_of_the_dtype_are_refused(images: list[str], tmp_path: Path) -> None:
-    cache = filling.cache(tmp_path / "cache", dtype=torch.float16, std=(1e-9, 1e-9, 1e-9))
+    cache = cache_in(tmp_path / "cache", dtype=torch.float16, std=(1e-9, 1e-9, 1e-9))
     with pytest.raises(DataError, match=r"0\.png: .*torch\.float16"):
         cache.fill(images)
     assert shards(cache) == []
 
 
 def test_backbone_runs_in_evaluation_mode_and_is_unchanged(images: list[str], tmp_path: Path) -> None:
-    cache = filling.cache(tmp_path / "cache")
+    cache = cache_in(tmp_path / "cache")
     cache.backbone.train()
     before = {name: values.clone() for name, values in cache.backbone.state_dict().items()}
     cache.fill(images[:5])
@@ -162,7 +187,7 @@ def test_backbone_runs_in_evaluation_mode_and_is_unchanged(images: list[str], tm
 
 
 def test_changed_backbone_is_refused(images: list[str], tmp_path: Path) -> None:
-    cache = filling.cache(tmp_path / "cache")
+    cache = cache_in(tmp_path / "cache")
     with torch.no_grad():
         next(cache.backbone.parameters()).mul_(2)
     with pytest.raises(DataError, match="weights"):
@@ -170,7 +195,7 @@ def test_changed_backbone_is_refused(images: list[str], tmp_path: Path) -> None:
 
 
 def test_worker_process_reads(images: list[str], tmp_path: Path) -> None:
-    cache = filling.cache(tmp_path / "cache")
+    cache = cache_in(tmp_path / "cache")
     cache.fill(images)
     expected = cache(images)
     content = pickle.dumps(cache)
@@ -182,12 +207,12 @@ def test_worker_process_reads(images: list[str], tmp_path: Path) -> None:
 
 
 def test_processes_share_the_images(images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = filling.cache(tmp_path / "alone")
+    alone = cache_in(tmp_path / "alone")
     alone.fill(images)
-    caches = [filling.cache(tmp_path / "cache") for _ in range(2)]
-    filling.loaded.clear()
+    caches = [cache_in(tmp_path / "cache") for _ in range(2)]
+    LOADED.clear()
     assert on_ranks(monkeypatch, 2, lambda rank: caches[rank].fill(images, batch_size=2)) == [10, 10]
-    assert sorted(filling.loaded) == sorted(images)
+    assert sorted(LOADED) == sorted(images)
     keys = [json.loads(safe_open(shard, framework="pt").metadata()["keys"]) for shard in shards(caches[0])]
     assert len(keys) > 2  # of both processes, each in shards of four
     assert sorted(key for part in keys for key in part) == sorted(sha256_of(image) for image in images)
@@ -202,23 +227,23 @@ def test_processes_share_the_images(images: list[str], tmp_path: Path, monkeypat
 
 def test_a_batch_may_be_changed(images: list[str], tmp_path: Path) -> None:
     """The memory-mapped files must stay unchanged."""
-    cache = filling.cache(tmp_path / "cache")
+    cache = cache_in(tmp_path / "cache")
     cache.fill(images)
     expected = cache(images).clone()
     cache(images).zero_()
     assert torch.equal(cache(images), expected)
-    assert torch.equal(filling.cache(tmp_path / "cache")(images), expected)
+    assert torch.equal(cache_in(tmp_path / "cache")(images), expected)
 
 
 def test_damaged_shard_is_named(images: list[str], tmp_path: Path) -> None:
-    cache = filling.cache(tmp_path / "cache")
+    cache = cache_in(tmp_path / "cache")
     cache.fill(images, batch_size=2)
     broken = shards(cache)[0]
     broken.write_bytes(broken.read_bytes()[:100])
     with pytest.raises(DataError, match=broken.name):
-        filling.cache(tmp_path / "cache")
+        cache_in(tmp_path / "cache")
     broken.unlink()
-    assert filling.cache(tmp_path / "cache").fill(images) in (2, 4)
+    assert cache_in(tmp_path / "cache").fill(images) in (2, 4)
 
 
 def model(seed: int = 0, **settings: Any) -> ResNetModel:

@@ -1,18 +1,31 @@
-"""Batches of collators compared with the processor, and losses compared with the generation of the models."""
+"""Batches of collators by hand and compared with the processor, and losses with the generation of the models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from datasets.fingerprint import Hasher
 from PIL import Image
 from tokenizers.processors import TemplateProcessing
+from torch import Tensor
 
+from dair_hf.data.collator import PairCollator
 from dair_hf.losses.per_sample import causal_nll, seq2seq_nll
-from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, _most_frequent
+from dair_hf.vqa.inputs.processors import (
+    ClassifierCollator,
+    GeneratorCollator,
+    VQACollator,
+    _append_targets,
+    _most_frequent,
+    encode_questions,
+)
 from dair_hf.vqa.models.pretrained import take_padded_patches
+from dair_hf.word_tokenizer import build_word_tokenizer
 from tests.fixtures import vision_language as vl
 
 # transformers' processor of PaliGemma makes a numpy array of a tensor in a way that numpy 2 advises against.
@@ -183,3 +196,114 @@ def test_most_frequent_answer() -> None:
     # "two" and "2" are one answer, and so are "a cat" and "cat"; the most frequent spelling wins.
     assert _most_frequent(["cat", "2", "two", "two", "cat"]) == "two"
     assert _most_frequent(["2", "dog", "A cat", "cat", "dog", "cat"]) == "cat"
+
+
+PROMPTS = {
+    "input_ids": torch.tensor([[5, 6, 7], [8, 0, 0]]),
+    "attention_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
+}
+
+
+def test_batch_in_numbers() -> None:
+    batch = _append_targets(PROMPTS, [[9], [4, 3]], pad_token_id=0)
+    assert {name: values.tolist() for name, values in batch.items()} == {
+        "input_ids": [[5, 6, 7, 9], [8, 4, 3, 0]],
+        "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],
+        "labels": [[-100, -100, -100, 9], [-100, 4, 3, -100]],
+    }
+    assert {values.dtype for values in batch.values()} == {torch.int64}
+
+
+def test_other_token_columns_repeat_their_last_value() -> None:
+    prompts = PROMPTS | {
+        "mm_token_type_ids": torch.tensor([[1, 1, 0], [0, 0, 0]]),
+        "cross_attention_mask": torch.tensor([[[1, 0], [1, 0], [1, 1]], [[0, 1], [0, 0], [0, 0]]]),
+    }
+    batch = _append_targets(prompts, [[9], [4, 3]], pad_token_id=0)
+    assert batch["mm_token_type_ids"].tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
+    assert batch["cross_attention_mask"].tolist() == [
+        [[1, 0], [1, 0], [1, 1], [1, 1]],
+        [[0, 1], [0, 1], [0, 1], [0, 0]],
+    ]
+
+
+def test_token_types_of_both_families() -> None:
+    """Targets get 1 if the prompt has no 1 (PaliGemma), and 0 if 1 marks the image (Gemma 3)."""
+    prefix = PROMPTS | {"token_type_ids": torch.zeros(2, 3, dtype=torch.long)}
+    found = _append_targets(prefix, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
+    assert found.tolist() == [[0, 0, 0, 1], [0, 1, 1, 0]]
+    marked = PROMPTS | {"token_type_ids": torch.tensor([[1, 1, 0], [0, 0, 0]])}
+    found = _append_targets(marked, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
+    assert found.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
+
+
+class Numbers:
+    """Image inputs that are numbers."""
+
+    def __init__(self, model_input: str = "pixel_values") -> None:
+        self.model_input = model_input
+
+    def __call__(self, images: Sequence[Any]) -> Tensor:
+        return torch.tensor(images, dtype=torch.float32).view(-1, 1, 1, 1)
+
+
+def row(words: list[int], image: int, ids: list[int], scores: list[float], **more: Any) -> dict[str, Any]:
+    return {"input_ids": words, "image": image, "answer_ids": ids, "answer_scores": scores, **more}
+
+
+def collator(**settings: Any) -> VQACollator:
+    return VQACollator(Numbers(), **{"num_answers": 4, **settings})
+
+
+def test_a_batch_entry_by_entry() -> None:
+    rows = [row([5, 6, 7], 1, [3, 0], [0.5, 0.25], question="ignored", answers=["a"] * 10), row([8], 2, [], [])]
+    batch = collator()(rows)
+    assert list(batch) == ["input_ids", "attention_mask", "pixel_values", "labels"]
+    assert torch.equal(batch["input_ids"], torch.tensor([[5, 6, 7], [8, 0, 0]]))
+    assert torch.equal(batch["attention_mask"], torch.tensor([[1, 1, 1], [1, 0, 0]]))
+    assert torch.equal(batch["pixel_values"], torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
+    assert torch.equal(batch["labels"], torch.tensor([[0.25, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]]))
+    assert [batch[name].dtype for name in batch] == [torch.int64, torch.int64, torch.float32, torch.float32]
+
+
+def test_padding_id_and_questions_without_words() -> None:
+    batch = collator(pad_token_id=9)([row([], 1, [0], [1.0]), row([5, 0], 1, [0], [1.0])])
+    assert torch.equal(batch["input_ids"], torch.tensor([[9, 9], [5, 0]]))
+    assert torch.equal(batch["attention_mask"], torch.tensor([[0, 0], [1, 1]]))
+    alone = collator()([row([], 1, [0], [1.0])])
+    assert torch.equal(alone["input_ids"], torch.tensor([[0]]))
+    assert torch.equal(alone["attention_mask"], torch.tensor([[0]]))
+
+
+def test_questions_without_annotations_have_no_labels() -> None:
+    assert "labels" not in collator()([{"input_ids": [5], "image": 1}])
+
+
+def test_pairs() -> None:
+    original = row([5, 6], 1, [0], [1.0])
+    partner = {f"augmented_{name}": value for name, value in row([7], 2, [1, 2], [0.5, 0.25]).items()}
+    nobody = dict.fromkeys(partner)
+    batch = PairCollator(collator())(
+        [{"row_id": "a", **original, **partner}, {"row_id": "b", **row([8], 3, [3], [1.0]), **nobody}]
+    )
+    assert torch.equal(batch["view_mask"], torch.tensor([[True, True], [True, False]]))
+    assert torch.equal(batch["input_ids"], torch.tensor([[[5, 6], [7, 0]], [[8, 0], [0, 0]]]))
+    assert torch.equal(batch["pixel_values"].flatten(), torch.tensor([1.0, 2.0, 3.0, 0.0]))
+    one, half = [1.0, 0.0, 0.0, 0.0], [0.0, 0.5, 0.25, 0.0]
+    assert torch.equal(batch["labels"], torch.tensor([[one, half], [[0.0, 0.0, 0.0, 1.0], [0.0] * 4]]))
+
+
+QUESTIONS = ["What is this?", "What's the man's hat?", "Is the man in the hat?", "how many hats?"]
+
+
+def test_rows_get_ids() -> None:
+    tokenizer = build_word_tokenizer(QUESTIONS)
+    before = Hasher.hash(tokenizer)
+    rows = Dataset.from_dict({"row_id": ["a", "b", "c", "d"], "question": ["What is it?", "?", None, "The hat"]})
+    encoded = encode_questions(rows, tokenizer)
+    assert encoded["input_ids"][:] == [[7, 5, 1], [1], None, [2, 4]]
+    assert encoded.features["input_ids"].feature.dtype == "int32"
+    assert encoded.column_names == ["row_id", "question", "input_ids"]
+    without = rows.select([2]).cast_column("question", rows.features["question"])
+    assert encode_questions(without, tokenizer)["input_ids"][:] == [None]
+    assert Hasher.hash(tokenizer) == before  # unchanged, so that `Dataset.map` finds its cached result

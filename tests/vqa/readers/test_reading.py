@@ -1,8 +1,10 @@
-"""VQA v2, IV-VQA and CV-VQA read from files in the public formats."""
+"""VQA v2, IV-VQA and CV-VQA read from files in the public formats, in folders and archives."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from PIL import Image
 from dair_hf.errors import DataError
 from dair_hf.vqa.readers.images import load_image
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, VQAReport, read_edits, read_vqa, report_table
+from dair_hf.vqa.readers.records import read_records, vqa_splits
 from tests.fixtures.vqa_files import (
     ASKED,
     CV_EDITS,
@@ -27,7 +30,71 @@ from tests.fixtures.vqa_files import (
     write_iv,
     write_jsons,
     write_vqa,
+    zip_release,
 )
+
+QUESTION = {"question_id": 9000, "image_id": 9, "question": "How many?"}
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_answers_are_texts(tmp_path: Path) -> None:
+    file = read_records(write_vqa(tmp_path), "annotations")
+    assert file.label == str(tmp_path / "v2_mscoco_train2014_annotations.json")
+    assert [(record["question_id"], record["answers"]) for record in file.records] == [
+        (row.question_id, row.ten) for row in reversed(ASKED)
+    ]
+
+
+def test_text_is_read_in_every_unicode_encoding(tmp_path: Path) -> None:
+    content = json.dumps({"questions": [{**QUESTION, "question": "Où?"}]}, ensure_ascii=False)
+    for name, encoding in (("plain", "utf-8"), ("marked", "utf-8-sig"), ("wide", "utf-16")):
+        (tmp_path / f"{name}.json").write_bytes(content.encode(encoding))
+        assert read_records(tmp_path / f"{name}.json", "questions").records[0]["question"] == "Où?"
+
+
+def packed(folder: Path, layout: str, target: Path) -> Path:
+    """Pack a folder in the given layout, inside another folder as archives often have it."""
+    if layout == "below":
+        shutil.copytree(folder, target / "vqa" / "Questions")
+    elif layout == "zip":
+        target.mkdir()
+        with zipfile.ZipFile(target / "all.zip", "w") as archive:
+            for file in folder.iterdir():
+                archive.write(file, f"data/{file.name}")
+            archive.writestr("__MACOSX/data/._v2_mscoco_train2014_annotations.json", "\0")
+    else:
+        zip_release(target / "zips", folder, "train")
+    return target
+
+
+@pytest.mark.parametrize("layout", ["below", "zip", "zips in a folder"])
+def test_files_are_found_in_folders_and_archives(tmp_path: Path, layout: str) -> None:
+    source = packed(write_vqa(tmp_path / "plain"), layout, tmp_path / "packed")
+    assert vqa_splits(source) == ["train"]
+    for kind in ("questions", "annotations"):
+        assert len(read_records(source, kind, "train").records) == len(ASKED)
+
+
+def test_test_dev_is_not_test(tmp_path: Path) -> None:
+    write_vqa(write_vqa(tmp_path, "test"), "test-dev")
+    assert vqa_splits(zip_release(tmp_path / "zips", tmp_path, "test")) == ["test"]
+    assert vqa_splits(tmp_path) == ["test-dev", "test"]
+    assert "_test2015_" in read_records(tmp_path, "questions", "test").label
+    assert "_test-dev2015_" in read_records(tmp_path, "questions", "test-dev").label
+
+
+def test_other_archives_are_not_opened(tmp_path: Path) -> None:
+    (write_vqa(tmp_path) / "train2014.zip").write_bytes(b"images, say")
+    assert vqa_splits(tmp_path) == ["train"]
+    (tmp_path / "v2_Questions_Val_mscoco.zip").write_bytes(b"half a download")
+    for file in tmp_path.glob("*.json"):
+        file.unlink()
+    with pytest.raises(DataError, match=r"v2_Questions_Val_mscoco\.zip"):
+        read_records(tmp_path, "questions")
 
 
 @pytest.fixture
@@ -47,10 +114,7 @@ def test_rows_match_the_files(vqa: Path) -> None:
     rows, report = read_vqa(vqa / "vqa", vqa / "vqa", vqa / "images", strict=True, verify=True)
     assert rows.features == ROW_FEATURES
     assert rows.column_names == list(ROW_FEATURES)
-    assert asdict(report) == {
-        "counts": {"questions": 24, "annotations": 24, "rows": 24, "images": 8},
-        "skipped": {},
-    }
+    assert asdict(report) == {"counts": {"questions": 24, "annotations": 24, "rows": 24, "images": 8}, "skipped": {}}
     suffixes = dict(zip(sorted({asked.image for asked in ASKED}), ["jpg", "JPG", "jpeg", "png"] * 2, strict=True))
     assert rows.to_list() == [
         {
@@ -106,9 +170,7 @@ def test_each_defect_is_skipped_and_reported(vqa: Path) -> None:
         "unreadable_image": ["581929000", "581929001", "581929002"],
     }
     left_out = {int(name) for names in found.values() for name in names} - {77000, 9001}
-    assert rows["question_id"][:] == [
-        asked.question_id for asked in ASKED if asked.question_id not in left_out
-    ]  # fmt: skip
+    assert rows["question_id"][:] == [asked.question_id for asked in ASKED if asked.question_id not in left_out]
     assert report.counts == {"questions": 25, "annotations": 25, "rows": len(rows), "images": 6}
     details = {problem: records[0]["detail"] for problem, records in report.skipped.items()}
     assert details["image_mismatch"] == "question: image 25, annotation: image 26"
@@ -179,11 +241,7 @@ def test_each_defect_of_edits_is_skipped_and_reported(vqa: Path) -> None:
 
     found, report = read_edits(rows, folder, folder, folder / "images")
     assert {problem: [record["id"] for record in records] for problem, records in report.skipped.items()} == {
-        "orphan_edit": [
-            "34001/000000000034_000000000589",
-            "34001/000000000034_000000000590",
-            "88000/000000000088_000000000001",
-        ],
+        "orphan_edit": [f"34001/000000000034_{n:012d}" for n in (589, 590)] + ["88000/000000000088_000000000001"],
         "foreign_edit": ["9000/000000000025_000000000001", "9000/_000000000009"],
         "duplicate_question": [f"9000/{questions[0]['image_id']}"],
         "missing_image": ["9000/000000000009_000001039564"],

@@ -31,9 +31,9 @@ def classifier(backbone: ResNetConfig | ViTConfig, seed: int = 0) -> CellClassif
 @pytest.mark.parametrize("config", [SceneConfig(), SceneConfig(scene_size=120, scene_grid=5)])
 def test_labels_match_the_image(config: SceneConfig) -> None:
     grid = config.scene_grid
-    images, labels = _labeled_scenes(config, 30)
-    assert (images.shape, images.dtype) == ((30, 3, config.scene_size, config.scene_size), torch.uint8)
-    assert (labels.shape, labels.dtype) == ((30, grid**2), torch.int64)
+    images, labels = _labeled_scenes(config, 10)
+    assert (images.shape, images.dtype) == ((10, 3, config.scene_size, config.scene_size), torch.uint8)
+    assert (labels.shape, labels.dtype) == ((10, grid**2), torch.int64)
     for image, row in zip(images.permute(0, 2, 3, 1).numpy(), labels.tolist(), strict=True):
         seen = shapes_in(np.ascontiguousarray(image), grid)
         for cell, label in enumerate(row):
@@ -45,7 +45,7 @@ def test_labels_match_the_image(config: SceneConfig) -> None:
 def test_objects_without_colors_are_labeled_by_their_kind(tmp_path: Path) -> None:
     folder = write_objects(tmp_path / "cifar10")
     config = SceneConfig(sprites="objects", sprite_folder=str(folder), scene_size=48)
-    images, labels = _labeled_scenes(config, 20)
+    images, labels = _labeled_scenes(config, 10)
     assert int(labels.max()) == 10 and int(labels.min()) == 0
     colors = [object_color(label, "train") for label in range(10)]
     for image, row in zip(images.permute(0, 2, 3, 1).numpy(), labels.tolist(), strict=True):
@@ -54,11 +54,11 @@ def test_objects_without_colors_are_labeled_by_their_kind(tmp_path: Path) -> Non
 
 
 def test_cells_are_filled_independently() -> None:
-    _, labels = _labeled_scenes(SceneConfig(), 600)
+    _, labels = _labeled_scenes(SceneConfig(), 300)
     empty = labels == LABELS - 1
     filled = (~empty).sum(1).double()
     assert set(filled.int().tolist()) == set(range(17)), "from an empty grid to a full one"
-    assert abs(float(filled.mean()) - 8) < 4 * (17**2 / 12 / 600) ** 0.5
+    assert abs(float(filled.mean()) - 8) < 4 * (17**2 / 12 / 300) ** 0.5
     counts = labels[~empty].bincount(minlength=LABELS - 1).double()
     share = float(counts.sum()) / (LABELS - 1)
     assert counts.sub(share).abs().max() < 4 * share**0.5
@@ -106,7 +106,7 @@ def test_logits_of_each_position_row_by_row(backbone: ResNetConfig | ViTConfig) 
     assert model(images).loss is None
 
 
-@pytest.mark.parametrize(("size", "grid"), [(64, 4), (128, 8), (96, 3), (48, 3)])
+@pytest.mark.parametrize(("size", "grid"), [(64, 4), (128, 8), (48, 3)])
 def test_scene_network_has_one_position_per_cell(size: int, grid: int) -> None:
     network = scene_network(SceneConfig(scene_size=size, scene_grid=grid, most=1))
     model = CellClassifier(CellClassifierConfig(backbone_config=network, num_labels=LABELS)).eval()
