@@ -36,19 +36,14 @@ def shown(original: dict[str, Any], partner: dict[str, Any], tokenizer: Any = No
     ]
 
 
-def test_tokens_are_decoded_without_padding_of_labels() -> None:
-    original = {"input_ids": [5, 6, 1], "attention_mask": [1, 1, 1], "labels": [7, 1, -100]}
-    partner = {"input_ids": [5, 8, 1], "attention_mask": [1, 1, 1], "labels": [9, 1, -100]}
-    assert shown(original, partner, tiny.tokenizer()) == [
+def test_tokens_are_decoded_without_padding_of_labels_and_prompts_without_targets() -> None:
+    encoder_decoder = [{"input_ids": [5, i, 1], "attention_mask": [1] * 3, "labels": [i + 1, 1, -100]} for i in (6, 8)]
+    assert shown(*encoder_decoder, tiny.tokenizer()) == [
         ("input", "text", "w5 w6", "w5 w8"),
         ("target", "text", "w7", "w9"),
     ]
-
-
-def test_prompt_of_a_decoder_only_model_is_parted_from_its_target() -> None:
     original = {"input_ids": [5, 6, 7, 1], "labels": [-100, -100, 7, 1]}
-    partner = {"input_ids": [5, 8, 1], "labels": [-100, 8, 1]}
-    assert shown(original, partner, tiny.tokenizer()) == [
+    assert shown(original, {"input_ids": [5, 8, 1], "labels": [-100, 8, 1]}, tiny.tokenizer()) == [
         ("input", "text", "w5 w6", "w5"),
         ("target", "text", "w7", "w8"),
     ]
