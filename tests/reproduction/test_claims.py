@@ -107,7 +107,6 @@ def test_relation_compares_two_sources(tmp_path: Path) -> None:
         ({"paper": None}, "claim erm: .*paper"),
         ({"metric": None}, "claim adv.erm: .*metric"),
         ({"paper": 32.7}, "paper=32.7"),
-        ({"scale": "100"}, "scale='100'"),
         ({"scale": True}, "scale=True"),
         ({"where": ["method"]}, "where="),
         ({"better": "up"}, "better='up'"),
@@ -151,9 +150,9 @@ def test_ids_are_unique_in_the_file(tmp_path: Path) -> None:
     assert len(read_claims(write(tmp_path, group(), group(id="rnd")))[0].claims) == 2
 
 
-@pytest.mark.parametrize("content", ["claims: []", "sections: [{section: 4, groups: []}]"])
-def test_invalid_files_are_named(tmp_path: Path, content: str) -> None:
+def test_invalid_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "claims.yaml"
-    path.write_text(content)
-    with pytest.raises(DataError, match=r"claims\.yaml"):
-        read_claims(path)
+    for content in ("claims: []", "sections: [{section: 4, groups: []}]"):
+        path.write_text(content)
+        with pytest.raises(DataError, match=r"claims\.yaml"):
+            read_claims(path)
