@@ -125,24 +125,6 @@ def test_a_folder_of_one_archive_is_this_archive(tmp_path: Path) -> None:
     assert Source(tmp_path).names == [".gitignore", "a.zip", "b.zip"]
 
 
-def test_archive_is_opened_once_for_all_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compressed archive would otherwise be decompressed from its start for each of them."""
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-        for number in range(5):
-            member = tarfile.TarInfo(f"{number}.json")
-            member.size = 1
-            archive.addfile(member, io.BytesIO(str(number).encode()))
-    opened: list[Any] = []
-    real = tarfile.open
-    monkeypatch.setattr(tarfile, "open", lambda *args: opened.append(real(*args)) or opened[-1])
-    source = Source(tmp_path / "a.tar.gz")
-    assert [source.json(name) for name in source.names] == [0, 1, 2, 3, 4]
-    assert source.json("1.json") == 1
-    assert len(opened) == 1 and not opened[0].closed
-    del source
-    assert opened[0].closed
-
-
 @pytest.mark.parametrize("name", ["../x.json", "/etc/x.json", "a/../../x.json", "..\\x.json", "C:\\x.json"])
 def test_members_outside_the_archive_are_refused(tmp_path: Path, name: str) -> None:
     for path in (make_zip(tmp_path / "a.zip", {"fine.json": "{}", name: "{}"}), make_tar(tmp_path / "a.tar.gz", name)):

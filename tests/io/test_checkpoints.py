@@ -40,6 +40,14 @@ def test_last_checkpoint_is_complete(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path) == newest
 
 
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Warnings of a checkpoint that is skipped."""
+    warnings: list[str] = []
+    monkeypatch.setattr("dair_hf.io.checkpoints.logger.warning", warnings.append)
+    return warnings
+
+
 @pytest.mark.parametrize(
     ("name", "size", "problem"),
     [
@@ -54,7 +62,7 @@ def test_last_checkpoint_is_complete(tmp_path: Path) -> None:
     ],
 )
 def test_checkpoint_that_lost_a_file_is_skipped_with_a_warning(
-    tmp_path: Path, name: str, size: int | None, problem: str
+    tmp_path: Path, said: list[str], name: str, size: int | None, problem: str
 ) -> None:
     older, damaged = checkpoint(tmp_path, 1, '{"global_step": 1}'), checkpoint(tmp_path, 2, '{"global_step": 2}')
     path = Path(damaged, name)
@@ -62,12 +70,9 @@ def test_checkpoint_that_lost_a_file_is_skipped_with_a_warning(
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:size])
-    said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dair_hf.io.checkpoints.logger.warning", said.append)
-        assert last_checkpoint(tmp_path) == older
-        shutil.rmtree(older)
-        assert last_checkpoint(tmp_path) is None
+    assert last_checkpoint(tmp_path) == older
+    shutil.rmtree(older)
+    assert last_checkpoint(tmp_path) is None
     assert said[0] == f"Incomplete, ignored: {damaged} ({problem}). Training resumes from {older}."
     assert len(said) == 2 and f"{damaged} ({problem}). Training resumes from the start" in said[1]
 
@@ -83,14 +88,6 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
 
 class Killed(BaseException):
     """Stands for the end of the process."""
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Warnings of a checkpoint that is skipped."""
-    warnings: list[str] = []
-    monkeypatch.setattr("dair_hf.io.checkpoints.logger.warning", warnings.append)
-    return warnings
 
 
 def run(folder: Path) -> Any:

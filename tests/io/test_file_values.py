@@ -78,19 +78,6 @@ def test_recently_modified_file_is_not_stored(tmp_path: Path) -> None:
     assert not hashes.cache_file.exists()
 
 
-def test_unchanged_cache_is_not_written_again(tmp_path: Path, hashed: Hashed) -> None:
-    hashes = FileValueCache(tmp_path / "cache.json", hashed)
-    hashes.get([written(tmp_path / "a", "one")])
-    hashes.save()
-    hashes.cache_file.unlink()
-    hashes.get([str(tmp_path / "a")])
-    hashes.save()
-    assert not hashes.cache_file.exists()
-    hashes.get([written(tmp_path / "b", "two")])
-    hashes.save()
-    assert hashes.cache_file.exists()
-
-
 def test_none_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_values, "CLOCK_TICK_NS", -(10**12))
     paths = [written(tmp_path / name, name) for name in ("good", "bad")]
