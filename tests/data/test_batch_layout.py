@@ -32,6 +32,13 @@ MASK = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
 ALIGNED = {0: [(1, 0), (2, 1), (4, 2)], 3: [(0, 1), (1, 2)]}
 
 
+class Given(nn.Module):
+    """Model that returns given logits."""
+
+    def forward(self, given: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=given)
+
+
 def batch(**columns: Any) -> dict[str, Any]:
     return {"labels": LABELS, "view_mask": MASK, **columns}
 
@@ -74,10 +81,6 @@ def test_sequences_are_compared_at_aligned_targets(tmp_path: Path, regularizer: 
     """With given logits a wrong position shows in value and gradient."""
     logits = torch.tensor(np.random.default_rng(1).normal(size=(4, 2, 6, 7)), requires_grad=True)
 
-    class Given(nn.Module):
-        def forward(self, given: Tensor) -> SimpleNamespace:
-            return SimpleNamespace(logits=given)
-
     pair_loss = PairLoss(tiny.config(tmp_path, regularizer=regularizer), seq2seq_nll)
     made = batch(given=logits)
     for given in (made, {**made, "layout": pair_loss.target_rule.layout(made)}):
@@ -106,10 +109,6 @@ def test_a_layout_of_another_batch_is_not_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("regularizer", ["sq", "kl"])
 def test_rows_masked_after_collation_are_not_counted(tmp_path: Path, regularizer: str) -> None:
-    class Given(nn.Module):
-        def forward(self, given: Tensor) -> SimpleNamespace:
-            return SimpleNamespace(logits=given)
-
     pair_loss = PairLoss(tiny.config(tmp_path, regularizer=regularizer), seq2seq_nll)
     logits = torch.randn(4, 2, 6, 7, generator=torch.Generator().manual_seed(0))
     laid_out = {**batch(given=logits), "layout": pair_loss.target_rule.layout(batch())}
@@ -123,10 +122,6 @@ def test_rows_masked_after_collation_are_not_counted(tmp_path: Path, regularizer
 def test_logits_of_sequences_need_labels_of_sequences(tmp_path: Path) -> None:
     def loss(outputs: Any, labels: Tensor) -> Tensor:
         return outputs.logits.flatten(1).sum(1)
-
-    class Given(nn.Module):
-        def forward(self, given: Tensor) -> SimpleNamespace:
-            return SimpleNamespace(logits=given)
 
     made = {"given": torch.ones(1, 2, 3, 4), "labels": torch.ones(1, 2, dtype=torch.long), "view_mask": MASK[:1]}
     with pytest.raises(DataError, match=r"regularizer='kl': .* \[1, 2\]"):

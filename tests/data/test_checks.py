@@ -12,7 +12,7 @@ import torch
 
 from dair_hf import DataError, EpochPairs, TensorPairs
 from dair_hf.data.checks import require_pairs, require_rows
-from tests.fixtures import points, tiny
+from tests.fixtures import tiny
 
 KNOWN = ["input_ids", "attention_mask", "labels", "label", "label_ids", "row_id"]
 KNOWN += [f"augmented_{name}" for name in KNOWN]
@@ -39,16 +39,19 @@ NO_ROWS = [
 
 
 @pytest.mark.parametrize("data", NO_ROWS, ids=lambda data: type(data).__name__)
-def test_what_is_not_paired_rows_is_refused(tmp_path: Path, data: Any) -> None:
-    with pytest.raises(ValueError, match="train_dataset"):  # of a stream without a length by transformers
-        tiny.trainer(tmp_path, "gpt2", data)
+def test_what_is_not_paired_rows_is_refused(data: Any) -> None:
+    with pytest.raises(DataError, match="^train_dataset"):
+        require_rows(data, "train_dataset")
+
+
+def test_all_data_of_a_trainer_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="^train_dataset"):
+        tiny.trainer(tmp_path, "gpt2", [])
     made = tiny.trainer(tmp_path, "gpt2", None)
-    for name, read in (("test_dataset", made.predict), ("dataset", lambda data: made.evaluate_pairs(data, same))):
+    reads = {"test_dataset": made.predict, "eval_dataset": made.evaluate}
+    for name, read in {**reads, "dataset": lambda data: made.evaluate_pairs(data, same)}.items():
         with pytest.raises(DataError, match=f"^{name}"):
-            read(data)
-    if not isinstance(data, dict):  # a dictionary of evaluation sets, as in Trainer
-        with pytest.raises(DataError, match="^eval_dataset"):
-            made.evaluate(data)
+            read([])
 
 
 def test_all_kinds_of_data_sets_pass() -> None:
@@ -58,66 +61,47 @@ def test_all_kinds_of_data_sets_pass() -> None:
         require_rows(given, "train_dataset")
 
 
-def without_partners(kind: str) -> Any:
-    data = tiny.pairs("gpt2", 6, partner=lambda row: False)
-    return {
-        "data set": data,
-        "data set without columns": data.select_columns(["row_id", "input_ids", "attention_mask", "labels"]),
-        "list": list(data),
-        "torch data set": torch.utils.data.Subset(data, range(6)),
-        "stream": data.to_iterable_dataset(),
-        "epochs": EpochPairs(lambda epoch: data),
-        "transformed": data.with_transform(lambda rows: {name: rows[name] for name in rows}),
-    }[kind]
+ALONE = tiny.pairs("gpt2", 6, partner=lambda row: False)
+ORIGINALS = ALONE.select_columns(["row_id", "input_ids", "attention_mask", "labels"])
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["data set", "data set without columns", "list", "torch data set", "stream", "epochs", "transformed"],
+    "data", [ALONE, ORIGINALS, list(ALONE), EpochPairs(lambda epoch: ORIGINALS), TensorPairs({"x": torch.ones(2)})]
 )
-def test_methods_that_use_pairs_refuse_data_without_pairs(tmp_path: Path, kind: str) -> None:
-    data = without_partners(kind)
-    settings = {"max_steps": 2} if kind == "stream" else {"num_train_epochs": 1}
+def test_data_without_pairs_are_refused(data: Any) -> None:
+    with pytest.raises(DataError, match="^train_dataset: method='da'"):
+        require_pairs(data, KNOWN, "da", "train_dataset")
+
+
+@pytest.mark.parametrize("kind", ["rows", "stream", "epochs"])
+def test_training_on_data_without_pairs_fails_at_once_or_at_the_end_of_the_data(tmp_path: Path, kind: str) -> None:
+    data = {"rows": ALONE, "stream": ALONE.to_iterable_dataset(), "epochs": EpochPairs(lambda epoch: ALONE)}[kind]
+    settings = {"max_steps": 2, "num_train_epochs": 1}
     made = tiny.trainer(tmp_path, "gpt2", data, **settings)
     with pytest.raises(DataError, match="method='dair'"):
         made.train()
-    assert made.state.global_step in (0, 2)  # at once, or at the end of the data
-    tiny.trainer(tmp_path, "gpt2", data, method="erm", **settings).train()
+    assert made.state.global_step == (0 if kind == "rows" else 2)
+    if kind == "stream":
+        tiny.trainer(tmp_path, "gpt2", data, method="erm", **settings).train()
 
 
-def test_data_without_pairs_are_refused() -> None:
-    data = tiny.pairs("gpt2", 2, partner=lambda row: False)
-    for rows in (data, [{"input_ids": [1], "labels": [2]}], TensorPairs({"x": torch.ones(2)})):
-        with pytest.raises(DataError, match="^train_dataset: method='da'"):
-            require_pairs(rows, KNOWN, "da", "train_dataset")
-
-
-def test_late_and_rare_pairs_are_found(tmp_path: Path) -> None:
+def test_late_and_rare_pairs_are_found() -> None:
     data = tiny.pairs("gpt2", 30, partner=lambda row: row == 29)
-    assert require_pairs(data, KNOWN, "dair", "train_dataset")
-    assert require_pairs(list(data), KNOWN, "dair", "train_dataset")
-    assert not require_pairs(data.to_iterable_dataset(), KNOWN, "dair", "train_dataset")  # to be watched
-    settings = {"per_device_train_batch_size": 3, "max_steps": 10, "train_sampling_strategy": "sequential"}
-    tiny.trainer(tmp_path, "gpt2", data.to_iterable_dataset(), **settings).train()
+    for searched in (data, list(data)):
+        assert require_pairs(searched, KNOWN, "dair", "train_dataset")
+    transformed = data.with_transform(lambda rows: {name: rows[name] for name in rows})
+    torch_data = torch.utils.data.Subset(data, range(6))
+    for watched in (data.to_iterable_dataset(), EpochPairs(lambda epoch: data), torch_data, transformed):
+        assert not require_pairs(watched, KNOWN, "dair", "train_dataset")
 
 
 def test_a_resumed_stream_is_not_refused_if_its_pairs_came_before(tmp_path: Path) -> None:
-    data = tiny.pairs("gpt2", 60, partner=lambda row: row == 3).to_iterable_dataset()
-    settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 6}
+    data = tiny.pairs("gpt2", 24, partner=lambda row: row == 3).to_iterable_dataset()
+    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 3}
     whole, resumed = (tiny.trainer(tmp_path, "gpt2", data, **settings) for _ in range(2))
     whole.train()
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
-
-
-def test_an_augmenter_needs_no_partners_in_the_data(tmp_path: Path) -> None:
-    from tests.training.test_online_partners import shifted, trainer
-
-    trainer(tmp_path, shifted).train()
-    x, _, labels = points.points(4)
-    points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}), method="erm").train()
-    with pytest.raises(DataError, match="method='da'"):
-        points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}), method="da").train()
 
 
 def test_duplicate_row_ids_are_refused_in_evaluation(tmp_path: Path) -> None:
@@ -128,10 +112,7 @@ def test_duplicate_row_ids_are_refused_in_evaluation(tmp_path: Path) -> None:
         made.evaluate_pairs(data, same)
 
 
-@pytest.mark.parametrize(
-    ("kind", "column", "value"),
-    [("bart", "input_ids", [5, 24, 5]), ("bart", "augmented_labels", [5, 99]), ("gpt2", "labels", [5, 6])],
-)
+@pytest.mark.parametrize(("kind", "column", "value"), [("bart", "input_ids", [5, 24, 5]), ("gpt2", "labels", [5, 6])])
 def test_bad_rows_are_named_in_training_and_evaluation(
     tmp_path: Path, kind: str, column: str, value: list[int]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import datasets
 import numpy as np
 import pytest
@@ -24,19 +26,16 @@ def drawn(epoch: int) -> datasets.Dataset:
 def test_epoch_pairs_return_the_pairs_of_the_current_epoch() -> None:
     pairs = EpochPairs(drawn)
     assert pairs[1] == {"x": 10, "augmented_x": None}
+    assert pairs.at(3)[0] == {"x": 3, "augmented_x": 103}
+    assert pairs.at(0) is pairs.pairs and (pairs.epoch, pairs[0]["x"]) == (0, 0)
     pairs.set_epoch(3)
-    assert pairs[0] == {"x": 3, "augmented_x": 103}
     assert pairs.__getitems__([1, 0]) == [{"x": 13, "augmented_x": None}, {"x": 3, "augmented_x": 103}]
     assert (len(pairs), pairs.column_names) == (2, ["x", "augmented_x"])
+    selected = pairs.select_columns(["x"])
+    selected.set_epoch(2)
+    assert selected[0] == {"x": 2}
     pairs.set_epoch(0)
     assert pairs[0]["x"] == 0
-
-
-def test_pairs_of_another_epoch_do_not_change_the_current_one() -> None:
-    pairs = EpochPairs(drawn)
-    assert pairs.at(3)[0] == {"x": 3, "augmented_x": 103}
-    assert pairs.at(0) is pairs.pairs
-    assert (pairs.epoch, pairs[0]["x"]) == (0, 0)
 
 
 def test_an_epoch_is_drawn_once() -> None:
@@ -47,12 +46,6 @@ def test_an_epoch_is_drawn_once() -> None:
     assert calls == [0, 1]
 
 
-def test_columns_are_selected_in_every_epoch() -> None:
-    selected = EpochPairs(drawn).select_columns(["x"])
-    selected.set_epoch(2)
-    assert selected[0] == {"x": 2}
-
-
 def test_an_epoch_with_another_number_of_rows_is_refused() -> None:
     pairs = EpochPairs(lambda epoch: datasets.Dataset.from_dict({"x": [0] * (2 + epoch)}))
     with pytest.raises(DataError, match="epoch 1"):
@@ -60,18 +53,30 @@ def test_an_epoch_with_another_number_of_rows_is_refused() -> None:
     assert len(pairs) == 2
 
 
-def test_view_lengths_are_those_of_the_longer_view() -> None:
-    rows = {"input_ids": [[1], [1, 2], []], "augmented_input_ids": [[1, 2, 3], None, [4]]}
-    assert view_lengths(datasets.Dataset.from_dict(rows)).tolist() == [3, 2, 1]
-    assert view_lengths(EpochPairs(lambda epoch: datasets.Dataset.from_dict(rows))).tolist() == [3, 2, 1]
-    assert view_lengths(datasets.Dataset.from_dict({"input_ids": [[1], [2, 3]]})).tolist() == [1, 2]
-    nobody = datasets.Dataset.from_dict({"input_ids": [[1], [2, 3]], "augmented_input_ids": [None, None]})
-    assert view_lengths(nobody).tolist() == [1, 2]
-
-
-def test_view_lengths_after_a_selection_of_rows() -> None:
-    data = datasets.Dataset.from_dict({"input_ids": [[1], [1, 2], [1, 2, 3]]}).select([2, 0])
-    assert view_lengths(data).tolist() == [3, 1]
+@pytest.mark.parametrize(
+    ("columns", "lengths", "counts"),
+    [
+        ({"input_ids": [[1], [2, 3]]}, [1, 2], [1, 1]),
+        ({"input_ids": [[1], [1, 2], []], "augmented_input_ids": [[1, 2, 3], None, []]}, [3, 2, 0], [2, 1, 2]),
+        ({"input_ids": [[1], [2, 3]], "augmented_input_ids": [None, None]}, [1, 2], [1, 1]),
+        (
+            {
+                "input_ids": [[1], [1, 2], [1, 2]],
+                "augmented_input_ids": [[1, 2], None, None],
+                "augmented_3_input_ids": [[1, 2, 3, 4], [1], None],
+                "augmented_2_labels": [[1] * 9] * 3,  # another column
+            },
+            [4, 2, 2],
+            [3, 2, 1],
+        ),
+    ],
+)
+def test_lengths_and_counts_of_views_by_hand(columns: dict[str, Any], lengths: list[int], counts: list[int]) -> None:
+    data = datasets.Dataset.from_dict(columns)
+    assert view_lengths(data).tolist() == view_lengths(EpochPairs(lambda epoch: data)).tolist() == lengths
+    assert view_counts(data).tolist() == counts
+    selected = data.select([1, 0])
+    assert (view_lengths(selected).tolist(), view_counts(selected).tolist()) == (lengths[1::-1], counts[1::-1])
 
 
 def test_lengths_need_a_column_of_lists() -> None:
@@ -144,14 +149,6 @@ def test_target_counts_by_hand() -> None:
 # ---- batches with a limited number of tokens ----
 
 
-def test_view_counts_by_hand() -> None:
-    rows = {"input_ids": [[1], [], [2]], "augmented_input_ids": [None, [], [3, 4]]}
-    assert view_counts(datasets.Dataset.from_dict(rows)).tolist() == [1, 2, 2]
-    assert view_counts(datasets.Dataset.from_dict({"input_ids": [[1]]})).tolist() == [1]
-    nobody = datasets.Dataset.from_dict({"input_ids": [[1], [2]], "augmented_input_ids": [None, None]})
-    assert view_counts(nobody).tolist() == [1, 1]
-
-
 def test_token_batches_by_hand() -> None:
     lengths, views = [5, 2, 5, 2, 3], [2, 1, 1, 2, 2]
     sampler = TokenBatchSampler(lengths, max_tokens=15, views=views)
@@ -160,6 +157,18 @@ def test_token_batches_by_hand() -> None:
     assert sorted(sorted(batch) for batch in sampler) == [[0, 2], [1, 3, 4]]
     # With 14: 2 views of 5; 1 of 5 (3 would be 15); 4 of 3; the last one of 2.
     assert TokenBatchSampler(lengths, max_tokens=14, views=views).sizes.tolist() == [1, 1, 2, 1]
+
+
+def require_every_row_once(
+    samplers: list[TokenBatchSampler], lengths: np.ndarray, views: np.ndarray, max_tokens: int
+) -> list[list[list[int]]]:
+    """Batches of the ranks: equally many, with every row once and within the limit."""
+    shares = [list(sampler) for sampler in samplers]
+    assert [len(share) for share in shares] == [len(samplers[0])] * len(samplers) == [len(s) for s in samplers]
+    batches = [batch for share in shares for batch in share]
+    assert all(batches) and sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
+    assert all(views[batch].sum() * lengths[batch].max() <= max_tokens for batch in batches)
+    return shares
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -172,16 +181,8 @@ def test_ranks_get_every_row_once_in_equally_many_batches(ranks: int, max_tokens
     for epoch in range(2):
         for sampler in samplers:
             sampler.set_epoch(epoch)
-        shares = [list(sampler) for sampler in samplers]
-        assert [len(share) for share in shares] == [len(sampler) for sampler in samplers]
-        assert len({len(share) for share in shares}) == 1
-        batches = [batch for share in shares for batch in share]
-        assert all(batches)
-        assert sorted(row for batch in batches for row in batch) == list(range(203))
-        for batch in batches:
-            assert views[batch].sum() * lengths[batch].max() <= max_tokens
-        orders.append(shares)
-        assert shares == [list(sampler) for sampler in samplers]
+        orders.append(require_every_row_once(samplers, lengths, views, max_tokens))
+        assert orders[-1] == [list(sampler) for sampler in samplers]
     assert orders[0] != orders[1]
 
 
@@ -232,12 +233,8 @@ def test_redrawn_lengths_keep_the_limit_and_the_number_of_batches_in_every_epoch
     for epoch in range(5):
         for sampler in samplers:
             sampler.set_epoch(epoch)
-        shares = [list(sampler) for sampler in samplers]
-        assert [len(share) for share in shares] == [max(map(len, alone))] * ranks == [len(s) for s in samplers]
-        batches = [batch for share in shares for batch in share]
-        assert sorted(row for batch in batches for row in batch) == list(range(57))
-        for batch in batches:
-            assert drawn_views(epoch)[batch].sum() * drawn_lengths(epoch)[batch].max() <= 80
+        shares = require_every_row_once(samplers, drawn_lengths(epoch), drawn_views(epoch), 80)
+        assert len(shares[0]) == max(map(len, alone))
 
 
 def test_the_epochs_of_a_run_are_measured_until_their_number_is_reached() -> None:
@@ -264,16 +261,3 @@ def test_an_epoch_that_needs_more_batches_or_exceeds_the_limit_is_refused() -> N
         list(sampler)
     with pytest.raises(DataError, match="max_tokens_per_batch=10.* row 0 in epoch 6"):
         TokenBatchSampler(lambda epoch: np.array([5, 5]) + epoch, 10, epochs=lambda batches: 7)
-
-
-def test_lengths_and_counts_of_several_partners_by_hand() -> None:
-    rows = {
-        "input_ids": [[1], [1, 2], [1, 2]],
-        "augmented_input_ids": [[1, 2], None, None],
-        "augmented_3_input_ids": [[1, 2, 3, 4], [1], None],
-        "augmented_2_labels": [[1] * 9] * 3,  # another column
-    }
-    data = datasets.Dataset.from_dict(rows)
-    assert view_lengths(data).tolist() == [4, 2, 2]
-    assert view_counts(data).tolist() == [3, 2, 1]
-    assert view_lengths(data.select_columns(["input_ids", "augmented_input_ids"])).tolist() == [2, 2, 2]

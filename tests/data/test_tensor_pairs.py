@@ -77,30 +77,27 @@ def test_batches_without_an_augmented_view_have_one_view() -> None:
 
 
 def test_the_epoch_changes_callable_views_only() -> None:
-    pairs = TensorPairs(original(), Shifted())
-    pairs.set_epoch(4)
-    batch = pairs.__getitems__([1])
-    assert batch["x"].tolist() == [[[3.0, 4.0, 5.0], [503.0, 504.0, 505.0]]]
+    pairs, drawn = TensorPairs(original(), Shifted()), TensorPairs(Shifted(), original(), rows=4)
+    for each in (pairs, drawn):
+        each.set_epoch(4)
+    assert pairs.__getitems__([1])["x"].tolist() == [[[3.0, 4.0, 5.0], [503.0, 504.0, 505.0]]]
+    assert drawn.originals().__getitems__([1])["x"].tolist() == [[[503.0, 504.0, 505.0]]]
 
 
-def test_originals_are_those_of_the_current_epoch() -> None:
-    pairs = TensorPairs(Shifted(), original(), rows=4)
-    pairs.set_epoch(4)
-    assert pairs.originals().__getitems__([1])["x"].tolist() == [[[503.0, 504.0, 505.0]]]
-
-
-def test_absent_partners_are_not_computed() -> None:
+def test_partners_that_no_chosen_row_has_are_not_computed() -> None:
     asked: list[list[int]] = []
 
     def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
         asked.append(rows.tolist())
         return {"x": X[rows], "labels": Y[rows]}
 
-    pairs = TensorPairs(original(), view, has_partner=PAIRED)
-    pairs.__getitems__([0, 1, 2])
+    pairs = TensorPairs(original(), [view, Shifted()], has_partner=torch.tensor([[False, True]] * 3 + [[True, True]]))
+    batch = pairs.__getitems__([0, 2])
+    assert batch["view_mask"].tolist() == [[True, False, True]] * 2
+    assert batch["labels"].tolist() == [[0, -100, 0], [2, -100, 2]]
     pairs.__getitems__([1, 3])
-    pairs.originals().__getitems__([0])
-    assert asked == [[0, 2]]
+    pairs.originals().__getitems__([3])
+    assert asked == [[3]]
 
 
 def test_pickles_for_data_loader_workers() -> None:
@@ -170,16 +167,6 @@ def test_batches_with_several_partners_equal_those_of_the_collator(indices: list
         found = pairs[index]
         assert found.keys() == row.keys()
         assert all((found[name] is None) == (row[name] is None) for name in row)
-
-
-def test_partners_that_no_chosen_row_has_are_not_computed() -> None:
-    def never(rows: Tensor, epoch: int) -> dict[str, Tensor]:
-        raise AssertionError
-
-    mask = torch.tensor([[False, True]] * 3 + [[True, True]])
-    batch = TensorPairs(original(), [never, Shifted()], has_partner=mask).__getitems__([0, 2])
-    assert batch["view_mask"].tolist() == [[True, False, True]] * 2
-    assert batch["labels"].tolist() == [[0, -100, 0], [2, -100, 2]]
 
 
 def test_one_mask_of_rows_is_that_of_all_partners() -> None:

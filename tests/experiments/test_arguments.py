@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from transformers import Seq2SeqTrainingArguments
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
@@ -50,8 +49,7 @@ def test_defaults_without_file() -> None:
 
 def test_file_sets_fields_of_every_type(tmp_path: Path) -> None:
     path = write_settings(
-        tmp_path,
-        "steps: 3\nrate: -1.0e-3\nnames: [b, c]\nweights: {kl: 2}\nflag: true\nkind: y\nplace: -x ü\n",
+        tmp_path, "steps: 3\nrate: -1.0e-3\nnames: [b, c]\nweights: {kl: 2}\nflag: true\nkind: y\nplace: -x ü\n"
     )
     first, second = parse_arguments(TYPES, ["--config", path])
     assert first == First(3, -0.001, ["b", "c"], {"kl": 2})
@@ -105,21 +103,17 @@ def help_of(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 def test_help_begins_with_the_fields_of_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of(capsys, "--help")
-    assert len(shown.split("--steps")[0].splitlines()) < 20, "nothing long before the first field"
     places = [shown.index(f"\n  {name} ") for name in ("--steps", "--kind", "--learning_rate", "--dair_lambda")]
     assert places == sorted(places)
-    inherited = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
     listed = set(re.findall(r"^  --(\w+)", shown, re.MULTILINE))
     own = {field.name for kind in (First, Second) for field in fields(kind)}
     # DAIRConfig declares some fields of transformers again.
     assert own < listed and {"method", "dair_lambda", "output_dir", "max_steps"} < listed
     assert not {"neftune_noise_alpha", "adam_beta2", "hub_token"} & listed
-    hidden = inherited - listed
-    assert f"{len(hidden)} more training arguments of transformers are shown by --help-all" in " ".join(shown.split())
     path = write_settings(tmp_path, "output_dir: out\nsteps: 7\nadam_beta2: 0.875\nnames: [b, c]\n")
     shown = " ".join(help_of(capsys, "--config", path, "-h").split())
     assert all(f"(default: {value})" in shown for value in ("7", "['b', 'c']", "0.875"))
-    assert "--adam_beta1" not in shown and f"{len(hidden) - 1} more" in shown
+    assert "--adam_beta1" not in shown
 
 
 def test_lists_and_mappings_of_the_command_line() -> None:

@@ -4,57 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import (
-    ComparisonConfig,
-    Result,
-    Run,
-    compare,
-    runs_of,
-    with_settings,
-)
+from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, compare, runs_of, with_settings
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import fingerprint
-from dair_hf.io.files import read_json, write_json
+from dair_hf.experiments.search import SearchConfig
+from dair_hf.io.files import LOCK, read_json, write_json
 from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.robustness import AttackConfig
 from tests.fixtures import tiny
-from tests.fixtures.paths import ROOT
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 COLUMNS = [Column("cm", "CM")]
 
 
 def test_runs_by_hand(tmp_path: Path) -> None:
     args = tiny.config(tmp_path / "out", dair_lambda=0.25, normalization="token")
-    config = ComparisonConfig(["erm", "kl", "dair_l1"], {"kl": 3.0}, [4, 5])
-    settings = [
-        (run.name, run.args.method, run.args.regularizer, run.args.dair_lambda, run.args.seed)
-        for run in runs_of(config, args)
+    runs = list(runs_of(ComparisonConfig(["erm", "kl", "dair_l1", "irm"], {"kl": 3.0}, [4, 5]), args))
+    settings = [(run.name, run.args.method, run.args.regularizer, run.args.dair_lambda) for run in runs]
+    assert settings[:4] == [
+        ("erm_seed4", "erm", "sq", 0.25),
+        ("kl_seed4", "dair", "kl", 3.0),
+        ("dair_l1_seed4", "dair", "l1", 0.25),
+        ("irm_seed4", "da", "sq", 0.25),
     ]
-    assert settings == [
-        ("erm_seed4", "erm", "sq", 0.25, 4),
-        ("kl_seed4", "dair", "kl", 3.0, 4),
-        ("dair_l1_seed4", "dair", "l1", 0.25, 4),
-        ("erm_seed5", "erm", "sq", 0.25, 5),
-        ("kl_seed5", "dair", "kl", 3.0, 5),
-        ("dair_l1_seed5", "dair", "l1", 0.25, 5),
-    ]
-    folders = {run.args.output_dir for run in runs_of(config, args)}
-    assert len(folders) == 6
-    assert str(tmp_path / "out" / "runs" / "kl_seed5") in folders
+    assert settings[4:] == [(name.replace("4", "5"), *rest) for name, *rest in settings[:4]]
+    assert [run.args.seed for run in runs] == [4] * 4 + [5] * 4
+    folders = {run.args.output_dir for run in runs}
+    assert len(folders) == 8 and str(tmp_path / "out" / "runs" / "kl_seed5") in folders
     # All other arguments are shared, and the given ones are not modified.
-    assert {run.args.normalization for run in runs_of(config, args)} == {"token"}
+    assert {run.args.normalization for run in runs} == {"token"}
     assert (args.seed, args.output_dir) == (5, str(tmp_path / "out"))
+    swept = list(runs_of(ComparisonConfig(["erm", "dair", "kl"], None, [0], [0.5, 10.0]), args))
+    assert [(run.name, run.args.regularizer, run.args.dair_lambda) for run in swept] == [
+        ("erm_seed0", "sq", 0.25),
+        ("dair_lambda0.5_seed0", "sq", 0.5),
+        ("dair_lambda10_seed0", "sq", 10.0),
+        ("kl_lambda0.5_seed0", "kl", 0.5),
+        ("kl_lambda10_seed0", "kl", 10.0),
+    ]
+    assert swept[1].args.output_dir == str(tmp_path / "out" / "runs" / "dair_lambda0.5_seed0")
 
 
 def test_copied_arguments_share_nothing(tmp_path: Path) -> None:
@@ -164,25 +162,11 @@ def test_unfinished_run_with_other_settings_is_renamed(tmp_path: Path) -> None:
     }
 
 
-OTHER_PROCESS = """
-import sys
-from dair_hf.io.files import claim_folder
-claim_folder(sys.argv[1])
-print("claimed", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path)]
-    with subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout and other.stdout.readline() == "claimed\n"
-        bench = Bench(tmp_path)
-        with pytest.raises(DataError, match="another process works there"):
-            bench.compare(["erm"])
-        assert bench.executed == []
-        other.communicate()
+def test_two_comparisons_do_not_work_in_one_folder(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with FileLock(tmp_path / LOCK), pytest.raises(DataError, match="another process works there"):
+        bench.compare(["erm"])
+    assert bench.executed == []
     bench.compare(["erm"])
     assert bench.executed == ["erm_seed0"]
 
@@ -203,88 +187,67 @@ def test_interrupted_run_with_the_same_settings_keeps_its_folder(tmp_path: Path)
     assert (tmp_path / "runs/erm_seed0/checkpoint").read_text() == "step 3"
 
 
-def test_sweep_runs_every_lambda_of_methods_with_a_regularizer(tmp_path: Path) -> None:
-    config = ComparisonConfig(["erm", "dair", "kl"], None, [0], [0.5, 10.0])
-    runs = list(runs_of(config, DAIRConfig(str(tmp_path), use_cpu=True)))
-    settings = [(run.name, run.args.method, run.args.regularizer, run.args.dair_lambda) for run in runs]
-    assert settings == [
-        ("erm_seed0", "erm", "sq", 0.5),
-        ("dair_lambda0.5_seed0", "dair", "sq", 0.5),
-        ("dair_lambda10_seed0", "dair", "sq", 10.0),
-        ("kl_lambda0.5_seed0", "dair", "kl", 0.5),
-        ("kl_lambda10_seed0", "dair", "kl", 10.0),
-    ]
-    assert runs[1].args.output_dir == str(tmp_path / "runs" / "dair_lambda0.5_seed0")
+def parsed(folder: Path, content: str, options: str) -> tuple[Any, ...]:
+    """Settings of a file and a command line."""
+    path = folder / "settings.yaml"
+    path.write_text(f"output_dir: out\nuse_cpu: true\n{content}")
+    types = [SearchConfig, ComparisonConfig, DAIRConfig]
+    return parse_arguments(types, ["--config", str(path), *shlex.split(options)])[1:]
+
+
+SWEEP = "methods: [dair, kl]\nlambda_sweep: [0.1, 10]\ndair_lambda: 7"
+OWN = "methods: [erm, dair, kl]\nlambdas: {dair: 2, kl: 1}"
+GRID = "methods: [dair]\ndair_lambda: 3\nsearch_lambdas: [1, 2]"
 
 
 @pytest.mark.parametrize(
-    ("options", "lambdas"),
+    ("content", "options", "lambdas"),
     [
-        ([], {"dair_lambda0.1": 0.1, "dair_lambda10": 10.0, "kl_lambda0.1": 0.1, "kl_lambda10": 10.0}),
-        (["--dair_lambda", "auto"], {"dair": "auto", "kl": "auto"}),
-        (["--dair_lambda=3"], {"dair": 3.0, "kl": 3.0}),
-        (["--lambdas", "{dair: auto}"], {"dair": "auto", "kl": 7.0}),
-        (["--lambda_sweep", "5"], {"dair_lambda5": 5.0, "kl_lambda5": 5.0}),
-        (["--lambda_sweep", "null"], {"dair": 7.0, "kl": 7.0}),
+        (SWEEP, "", {"dair_lambda0.1": 0.1, "dair_lambda10": 10.0, "kl_lambda0.1": 0.1, "kl_lambda10": 10.0}),
+        (SWEEP, "--dair_lambda auto", {"dair": "auto", "kl": "auto"}),
+        (SWEEP, "--dair_lambda=3", {"dair": 3.0, "kl": 3.0}),
+        (SWEEP, "--lambdas '{dair: auto}'", {"dair": "auto", "kl": 7.0}),
+        (SWEEP, "--lambda_sweep 5", {"dair_lambda5": 5.0, "kl_lambda5": 5.0}),
+        (SWEEP, "--lambda_sweep null", {"dair": 7.0, "kl": 7.0}),
+        (OWN, "--methods dair --lambda_sweep 5", {"dair_lambda5": 5.0}),
+        (OWN, "--dair_lambda auto --lambdas '{kl: 1}'", {"erm": "auto", "dair": "auto", "kl": 1.0}),
+        (f"{OWN}\ndair_lambda: 5", "", {"erm": 5.0, "dair": 2.0, "kl": 1.0}),  # the default of added methods
+        (GRID, "", {"dair": 3.0}),
+        (GRID, "--search_lambdas null --dair_lambda 4", {"dair": 4.0}),
     ],
 )
-def test_lambda_of_the_command_line_replaces_the_sweep_of_the_file(
-    tmp_path: Path, options: list[str], lambdas: dict[str, Any]
+def test_the_command_line_replaces_lambdas_of_the_file(
+    tmp_path: Path, content: str, options: str, lambdas: dict[str, Any]
 ) -> None:
-    path = tmp_path / "settings.yaml"
-    path.write_text("output_dir: out\nuse_cpu: true\nmethods: [dair, kl]\nlambda_sweep: [0.1, 10]\ndair_lambda: 7\n")
-    runs = runs_of(*parse_arguments([ComparisonConfig, DAIRConfig], ["--config", str(path), *options]))
-    assert {run.method: run.args.dair_lambda for run in runs} == lambdas
+    assert {run.method: run.args.dair_lambda for run in runs_of(*parsed(tmp_path, content, options))} == lambdas
 
 
-def test_sweep_of_the_command_line_replaces_the_lambdas_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "settings.yaml"
-    path.write_text("methods: [dair, kl]\nlambdas: {kl: 2}\n")
-    (config,) = parse_arguments([ComparisonConfig], ["--config", str(path), "--lambda_sweep", "1", "2"])
-    assert (config.lambdas, config.lambda_sweep) == (None, [1.0, 2.0])
-
-
-def test_lambda_that_the_lambdas_of_all_methods_override_is_refused(tmp_path: Path) -> None:
-    path, types = tmp_path / "settings.yaml", [ComparisonConfig, DAIRConfig]
-    path.write_text("output_dir: out\nuse_cpu: true\nmethods: [erm, dair, kl]\nlambdas: {dair: 2, kl: 1}\n")
-    options = ["--config", str(path), "--dair_lambda", "auto"]
-    with pytest.raises(DataError, match="^dair_lambda "):
-        parse_arguments(types, options)
-    # KL keeps its own.
-    runs = runs_of(*parse_arguments(types, [*options, "--lambdas", "{kl: 1}"]))
-    assert {run.method: run.args.dair_lambda for run in runs} == {"erm": "auto", "dair": "auto", "kl": 1.0}
-    # A lambda of the file is the default of methods that may be added.
-    path.write_text(path.read_text() + "dair_lambda: 5\n")
-    assert parse_arguments(types, options[:2])[1].dair_lambda == 5.0
-
-
-def test_lambda_and_sweep_of_the_command_line_are_refused() -> None:
-    options = ["--output_dir", "out", "--use_cpu", "true", "--lambda_sweep", "1", "2", "--dair_lambda", "auto"]
-    with pytest.raises(DataError, match="^dair_lambda "):
-        parse_arguments([ComparisonConfig, DAIRConfig], options)
-
-
-@pytest.mark.parametrize("in_file", [True, False])
-@pytest.mark.parametrize(("name", "value"), [("method", "da"), ("regularizer", "kl"), ("seed", "7")])
-def test_settings_that_the_runs_would_ignore_are_refused(name: str, value: str, in_file: bool, tmp_path: Path) -> None:
-    path, types = tmp_path / "settings.yaml", [ComparisonConfig, DAIRConfig]
-    path.write_text(f"output_dir: out\nuse_cpu: true\n{name}: {value}\n" if in_file else "output_dir: out\n")
-    options = ["--config", str(path), *([] if in_file else [f"--{name}", value])]
+@pytest.mark.parametrize(
+    ("content", "options", "name"),
+    [
+        (OWN, "--dair_lambda auto", "dair_lambda"),
+        ("", "--lambda_sweep 1 2 --dair_lambda auto", "dair_lambda"),
+        ("method: da", "", "method"),
+        ("", "--method dair", "method"),  # also if it is the default, which a user asks for
+        ("regularizer: kl", "", "regularizer"),
+        ("seed: 7", "", "seed"),
+        ("", "--seed 7", "seed"),
+        ("max_steps: 9", "--num_train_epochs 1", "num_train_epochs"),
+        (GRID, "--dair_lambda 3", "dair_lambda"),
+        (GRID, "--lambda_sweep 3", "lambda_sweep"),
+        (GRID, "--lambdas '{dair: 1}'", "lambdas"),
+        ("", "--search_grid vqa --dair_lambda 3", "dair_lambda"),
+    ],
+)
+def test_settings_that_the_runs_would_ignore_are_refused(tmp_path: Path, content: str, options: str, name: str) -> None:
     with pytest.raises(DataError, match=f"^{name} "):
-        parse_arguments(types, options)
-    assert parse_arguments(types[1:], options)[0].output_dir == "out"  # a single run
-    # Also if it is the default, which a user asks for.
-    with pytest.raises(DataError, match="^method "):
-        parse_arguments(types, ["--output_dir", "out", "--method", "dair"])
+        parsed(tmp_path, content, options)
 
 
-def test_epochs_that_steps_of_the_file_would_override_are_refused(tmp_path: Path) -> None:
-    path, types = tmp_path / "settings.yaml", [ComparisonConfig, DAIRConfig]
-    path.write_text("output_dir: out\nuse_cpu: true\nmax_steps: 9\nnum_train_epochs: 2\n")
-    assert parse_arguments(types, ["--config", str(path)])[1].max_steps == 9
-    with pytest.raises(DataError, match="^num_train_epochs "):
-        parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1"])
-    assert parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1", "--max_steps=-1"])[1].max_steps < 0
+def test_steps_of_a_file_override_its_epochs(tmp_path: Path) -> None:
+    both = "max_steps: 9\nnum_train_epochs: 2"
+    assert parsed(tmp_path, both, "")[1].max_steps == 9
+    assert parsed(tmp_path, both, "--num_train_epochs 1 --max_steps=-1")[1].max_steps < 0
 
 
 @pytest.mark.parametrize("method", ["pgd", "trades", "mart", "irm", "rex", "dro"])
@@ -304,8 +267,3 @@ def test_settings_of_a_single_run_are_refused(tmp_path: Path, given: dict[str, A
     args = tiny.config(tmp_path, **given)
     with pytest.raises(DataError, match=next(iter(given))):
         list(runs_of(ComparisonConfig(["erm"]), args))
-
-
-def test_environment_baselines_train_on_both_views(tmp_path: Path) -> None:
-    runs = runs_of(ComparisonConfig(["irm", "rex", "dro"]), DAIRConfig(str(tmp_path), use_cpu=True))
-    assert [(run.method, run.args.method) for run in runs] == [("irm", "da"), ("rex", "da"), ("dro", "da")]

@@ -15,8 +15,10 @@ def point(dair_lambda: float, accuracy: float, consistency: float | None = None)
     return Point(dair_lambda, (accuracy,), (consistency,))
 
 
-def test_sample_of_undefined_values() -> None:
-    assert Sample.of([1.0, 3.0]) == Sample(2.0, pytest.approx(2**0.5), 2)
+def test_sample_by_hand() -> None:
+    assert Sample.of([0.5]) == Sample(0.5, 0.0, 1)
+    # Deviations -0.2, -0.1, 0.3: (0.04 + 0.01 + 0.09) / 2 = 0.07.
+    assert Sample.of([0.1, 0.2, 0.6]) == (pytest.approx(0.3), pytest.approx(0.07**0.5), 3)
     assert Sample.of([]) is None and Sample.of([1.0, None]) is None
     assert Point(1.0, (0.25, 0.75), (1.0, None)).consistency is None and Point(1.0, (0.5,)).consistency is None
 

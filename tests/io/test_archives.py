@@ -41,7 +41,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[str]:
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
+        thread = threading.Thread(target=httpd.serve_forever, args=[0.01])
         thread.start()
         yield f"http://127.0.0.1:{httpd.server_port}"
         httpd.shutdown()
@@ -125,24 +125,6 @@ def test_a_folder_of_one_archive_is_this_archive(tmp_path: Path) -> None:
     assert Source(tmp_path).names == [".gitignore", "a.zip", "b.zip"]
 
 
-def test_archive_is_opened_once_for_all_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compressed archive would otherwise be decompressed from its start for each of them."""
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-        for number in range(5):
-            member = tarfile.TarInfo(f"{number}.json")
-            member.size = 1
-            archive.addfile(member, io.BytesIO(str(number).encode()))
-    opened: list[Any] = []
-    real = tarfile.open
-    monkeypatch.setattr(tarfile, "open", lambda *args: opened.append(real(*args)) or opened[-1])
-    source = Source(tmp_path / "a.tar.gz")
-    assert [source.json(name) for name in source.names] == [0, 1, 2, 3, 4]
-    assert source.json("1.json") == 1
-    assert len(opened) == 1 and not opened[0].closed
-    del source
-    assert opened[0].closed
-
-
 @pytest.mark.parametrize("name", ["../x.json", "/etc/x.json", "a/../../x.json", "..\\x.json", "C:\\x.json"])
 def test_members_outside_the_archive_are_refused(tmp_path: Path, name: str) -> None:
     for path in (make_zip(tmp_path / "a.zip", {"fine.json": "{}", name: "{}"}), make_tar(tmp_path / "a.tar.gz", name)):
@@ -151,21 +133,29 @@ def test_members_outside_the_archive_are_refused(tmp_path: Path, name: str) -> N
 
 
 def test_links_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="do not trust this archive"):
-        Source(make_tar(tmp_path / "a.tar.gz", "x.json", link="/etc/passwd"))
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         member = zipfile.ZipInfo("x.json")
         member.external_attr = 0o120777 << 16
         archive.writestr(member, "/etc/passwd")
-    with pytest.raises(DataError, match=r"a\.zip: member 'x\.json'"):
-        Source(tmp_path / "a.zip")
+    for path in (tmp_path / "a.zip", make_tar(tmp_path / "a.tar.gz", "x.json", link="/etc/passwd")):
+        with pytest.raises(DataError, match=rf"{path.name}: member 'x\.json'"):
+            Source(path)
 
 
-@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
-def test_invalid_archive_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"not an archive at all")
-    with pytest.raises(DataError, match=f"{name}: not a readable archive"):
-        Source(tmp_path / name)
+def test_broken_archives_and_members_are_named(tmp_path: Path) -> None:
+    for name in ("a.zip", "a.tar.gz"):
+        (tmp_path / name).write_bytes(b"not an archive at all")
+        with pytest.raises(DataError, match=f"{name}: not a readable archive"):
+            Source(tmp_path / name)
+    with pytest.raises(DataError, match="no such file or folder"):
+        Source(tmp_path / "absent")
+    path = make_zip(tmp_path / "b.zip", {"x.json": '{"value": 12345}', "z.json": '{"a": 1,\n "b": [1, 2'})
+    path.write_bytes(path.read_bytes().replace(b"12345", b"54321"))
+    for name in ("x.json", "y.json"):  # damaged, missing
+        with pytest.raises(DataError, match=rf"b\.zip: {name}: cannot be read"):
+            Source(path).read(name)
+    with pytest.raises(DataError, match=r"b\.zip: z\.json: not valid JSON: .*line 2"):
+        Source(path).json("z.json")
 
 
 def damaged(path: Path, share: float) -> Path:
@@ -209,35 +199,13 @@ def test_unusual_zip_archives_are_refused(tmp_path: Path) -> None:
         Source(path)
 
 
-def test_missing_file_and_member_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file or folder"):
-        Source(tmp_path / "absent")
-    source = Source(make_zip(tmp_path / "a.zip", {"x.json": "{}"}))
-    with pytest.raises(DataError, match=r"a\.zip: y\.json: cannot be read"):
-        source.read("y.json")
-
-
-def test_invalid_json_names_file_line_and_column(tmp_path: Path) -> None:
-    source = Source(make_zip(tmp_path / "a.zip", {"x.json": '{"a": 1,\n "b": [1, 2'}))
-    with pytest.raises(DataError, match=r"a\.zip: x\.json: not valid JSON: .*line 2"):
-        source.json("x.json")
-    (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
-    with pytest.raises(DataError, match="latin.json: not valid JSON"):
-        Source(tmp_path / "latin.json").json("latin.json")
-
-
-def test_damaged_member_is_named(tmp_path: Path) -> None:
-    path = make_zip(tmp_path / "a.zip", {"x.json": '{"value": 12345}'})
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"12345", b"54321"))
-    with pytest.raises(DataError, match=r"a\.zip: x\.json: cannot be read"):
-        Source(path).read("x.json")
-
-
-def test_download_verifies_files_and_records_checksums(tmp_path: Path, server: str) -> None:
+def test_download_verifies_files_and_records_checksums(
+    tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     known = RemoteFile("sub/known.bin", f"{server}/a", DIGEST, len(CONTENT))
     unknown = RemoteFile("unknown.bin", f"{server}/b")
-    assert download([known, unknown], tmp_path, progress=False) == {"unknown.bin": DIGEST}
+    assert download([known, unknown], tmp_path) == {"unknown.bin": DIGEST}
+    assert "known.bin" in capsys.readouterr().err, "no progress bar"
     assert (tmp_path / "sub" / "known.bin").read_bytes() == CONTENT
     assert json.loads((tmp_path / "checksums.json").read_text()) == {"sub/known.bin": DIGEST, "unknown.bin": DIGEST}
     # An existing file is not fetched again, but verified against its recorded checksum.
@@ -272,8 +240,3 @@ def test_download_without_server_and_to_an_unwritable_path(tmp_path: Path, serve
         download([RemoteFile("x", f"{server}/a")], tmp_path, progress=False)
     with pytest.raises(DataError, match="cannot write there"):
         download([RemoteFile("x", f"{server}/a")], tmp_path / "file", progress=False)
-
-
-def test_download_shows_a_progress_bar(tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    download([RemoteFile("shown.bin", f"{server}/a")], tmp_path)
-    assert "shown.bin" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.io.files import LOCK, MANIFEST, atomic_folder, claim_folder, mark_folder
-from tests.fixtures.paths import ROOT
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -86,13 +84,7 @@ def test_folder_filled_in_the_meantime_is_kept(tmp_path: Path) -> None:
 def test_sources_files_and_the_working_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "data", "a")
     (tmp_path / "link").symlink_to("data")
-    for target, source in (
-        ("data", "data"),
-        ("link", "data"),
-        ("data", "link"),
-        ("data", "data/a"),
-        ("data/new", "data"),
-    ):
+    for target, source in (("link", "data"), ("data", "link"), ("data", "data/a"), ("data/new", "data")):
         with (
             pytest.raises(DataError, match=f"{target}: overlaps .*{source}"),
             atomic_folder(tmp_path / target, ["elsewhere", tmp_path / source], overwrite=True),
@@ -130,32 +122,38 @@ def test_claimed_folder_is_new_or_marked(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "new/run/search" / LOCK).exists()
 
 
-@pytest.mark.parametrize("name", ["train.log", ".gitkeep", "notes/a.txt", "README.md"])
-def test_folder_with_unrelated_files_is_accepted(tmp_path: Path, name: str) -> None:
-    """For example after `recipe | tee out/train.log`."""
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("mine")
-    mark_folder(tmp_path)
-    assert (tmp_path / LOCK).exists()
-    assert (tmp_path / name).read_text() == "mine"
+RECORD = '{"settings_fingerprint": "0a1b"}'
 
 
 @pytest.mark.parametrize(
-    "name", ["erm_seed0.json", "search/dair_lambda1_seed0.json", "runs/a/settings_fingerprint.txt"]
+    ("names", "content", "foreign"),
+    [
+        # For example after `recipe | tee out/train.log`.
+        (["train.log", ".gitkeep", "notes/a.txt", "README.md"], "mine", None),
+        # Folders of an earlier version.
+        (["erm_seed0.json", "comparison.md"], RECORD, None),
+        (["search/dair_lambda1_seed0.json", "comparison.md"], RECORD, None),
+        (["runs/a/settings_fingerprint.txt", "comparison.md"], RECORD, None),
+        (["comparison.md"], "[]", "comparison.md"),
+        (["paired.json"], "[]", "paired.json"),
+        (["erm_seed0.json"], "[]", "erm_seed0.json"),
+        (["front.png"], "[]", "front.png"),
+        (["runs"], "[]", "runs"),
+    ],
 )
-def test_folder_of_an_earlier_version_without_mark_is_accepted(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text('{"settings_fingerprint": "0a1b"}')
-    (tmp_path / "comparison.md").write_text("table")
-    mark_folder(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["comparison.md", "paired.md", "paired.json", "erm_seed0.json", "front.png", "runs"])
-def test_files_that_a_recipe_would_replace_are_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("[]")
-    with pytest.raises(DataError, match=f"holds {name}, which a recipe would replace; name a new folder"):
+def test_only_files_that_a_recipe_would_replace_are_refused(
+    tmp_path: Path, names: list[str], content: str, foreign: str | None
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    if foreign is None:
         mark_folder(tmp_path)
-    assert not (tmp_path / LOCK).exists()
+    else:
+        with pytest.raises(DataError, match=f"holds {foreign}, which a recipe would replace; name a new folder"):
+            mark_folder(tmp_path)
+    assert (tmp_path / LOCK).exists() == (foreign is None)
+    assert (tmp_path / names[0]).read_text() == content
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -192,14 +190,6 @@ def test_lock_that_is_a_link_is_refused(tmp_path: Path, claim: Callable[[Path], 
         claim(tmp_path / "out")
     assert (tmp_path / "file").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "out"]
-
-
-def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
-    claim_folder(tmp_path / "new")
-    code = f"from dair_hf.io.files import claim_folder\nclaim_folder({str(tmp_path / 'new')!r})"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert "another process works there" in done.stderr
 
 
 def test_a_folder_that_another_block_writes_is_refused_at_the_start(tmp_path: Path) -> None:

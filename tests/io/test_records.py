@@ -82,18 +82,12 @@ def test_cells_are_kept() -> None:
     assert row.cells == {"a": "well\x85 then", "b": "so\u2028on"}
 
 
-@pytest.mark.parametrize("content", [b"a\tb\r\n1\t2\r\n", b"\xef\xbb\xbfa\tb\n1\t2"])
-def test_windows_files_are_read(content: bytes) -> None:
-    assert [row.cells for row in read(content)] == [{"a": "1", "b": "2"}]
-
-
-def test_missing_columns_are_named() -> None:
+def test_windows_files_missing_columns_long_cells_and_empty_lines() -> None:
+    for content in (b"a\tb\r\n1\t2\r\n", b"\xef\xbb\xbfa\tb\n1\t2"):
+        assert [row.cells for row in read(content)] == [{"a": "1", "b": "2"}]
     with pytest.raises(DataError, match=r"table\.tsv: .*\['b'\]"):
         read(b"a\tc\n1\t2\n")
     assert read(b"a\tb\n") == [] == read(b"", ())
-
-
-def test_long_cells_nameless_columns_and_empty_lines() -> None:
     rows = read_table(b",a\n\n0," + b"x" * 200_000 + b"\n\n", "t.csv", COMMA)
     assert rows == [_TableRow("t.csv: line 3", {"Unnamed: 0": "0", "a": "x" * 200_000})]
 

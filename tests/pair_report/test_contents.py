@@ -36,19 +36,14 @@ def shown(original: dict[str, Any], partner: dict[str, Any], tokenizer: Any = No
     ]
 
 
-def test_tokens_are_decoded_without_padding_of_labels() -> None:
-    original = {"input_ids": [5, 6, 1], "attention_mask": [1, 1, 1], "labels": [7, 1, -100]}
-    partner = {"input_ids": [5, 8, 1], "attention_mask": [1, 1, 1], "labels": [9, 1, -100]}
-    assert shown(original, partner, tiny.tokenizer()) == [
+def test_tokens_are_decoded_without_padding_of_labels_and_prompts_without_targets() -> None:
+    encoder_decoder = [{"input_ids": [5, i, 1], "attention_mask": [1] * 3, "labels": [i + 1, 1, -100]} for i in (6, 8)]
+    assert shown(*encoder_decoder, tiny.tokenizer()) == [
         ("input", "text", "w5 w6", "w5 w8"),
         ("target", "text", "w7", "w9"),
     ]
-
-
-def test_prompt_of_a_decoder_only_model_is_parted_from_its_target() -> None:
     original = {"input_ids": [5, 6, 7, 1], "labels": [-100, -100, 7, 1]}
-    partner = {"input_ids": [5, 8, 1], "labels": [-100, 8, 1]}
-    assert shown(original, partner, tiny.tokenizer()) == [
+    assert shown(original, {"input_ids": [5, 8, 1], "labels": [-100, 8, 1]}, tiny.tokenizer()) == [
         ("input", "text", "w5 w6", "w5"),
         ("target", "text", "w7", "w8"),
     ]
@@ -62,10 +57,12 @@ def test_inherited_labels_and_texts_by_name() -> None:
     ]
 
 
-def test_turns_of_a_dialogue_are_lines() -> None:
+def test_turns_of_a_dialogue_are_lines_and_endless_texts_are_cut() -> None:
     turns = [{"speaker": "user", "text": "hello"}, {"speaker": "system", "text": "hi"}]
     ((_, _, text, _),) = shown({"history": turns}, {"history": turns[:1]}, None, ["history"])
     assert text == "user: hello\nsystem: hi"
+    ((_, _, text, _),) = shown({"text": "x" * (MAX_CHARACTERS + 7)}, {"text": "y"})
+    assert text.endswith("x [7 more]") and len(text) < MAX_CHARACTERS + 20
 
 
 def test_of_tables_the_values_that_differ_are_shown() -> None:
@@ -108,11 +105,6 @@ def test_a_transform_of_the_data_is_applied() -> None:
         lambda batch: {name: [10 * v if name != "row_id" else v for v in vs] for name, vs in batch.items()}
     )
     assert row_of(views_of(data), 0) == ({"x": 10}, {"x": 20})
-
-
-def test_endless_texts_are_cut() -> None:
-    ((_, _, text, _),) = shown({"text": "x" * (MAX_CHARACTERS + 7)}, {"text": "y"})
-    assert text.endswith("x [7 more]") and len(text) < MAX_CHARACTERS + 20
 
 
 # ---- differing words ----
@@ -174,16 +166,12 @@ def test_what_is_only_appended_or_put_before_keeps_its_neighbours() -> None:
         assert changed(left) == [] and changed(right) == ["new"]
 
 
-def test_equal_long_texts_show_their_beginning() -> None:
+def test_equal_long_texts_show_their_beginning_and_huge_differences_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     text = " ".join(["word"] * 50)
     (shown, note), _ = mark_differences(text, text, context=4)
     assert (shown.text, note.text) == ("word word word word", "46 words")
-
-
-def test_huge_differences_are_not_compared_word_by_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "MAX_COMPARISONS", 5)
-    left, _ = mark_differences("same a b c end", "same x b y end")
-    assert changed(left) == ["a b c"]
+    assert changed(mark_differences("same a b c end", "same x b y end")[0]) == ["a b c"]
 
 
 # ---- images ----
@@ -214,16 +202,18 @@ def test_what_is_an_image(value: Any, expected: bool) -> None:
     assert _is_image(value) is expected
 
 
-def test_shares_of_white_become_bytes() -> None:
-    left, right = _png_uris(torch.tensor([[[0.0, 0.5], [1.0, 0.2]]]), torch.zeros(1, 2, 2))
-    assert pixels(left).tolist() == [[0, 128], [255, 51]]
-    assert pixels(right).tolist() == [[0, 0], [0, 0]]
-
-
-def test_standardized_pixels_are_stretched_over_both_views() -> None:
-    left, right = _png_uris(np.array([[-1.0, 0.0], [0.0, 0.0]]), np.array([[3.0, 1.0], [0.0, 0.0]]))
-    assert pixels(left).tolist() == [[0, 64], [64, 64]]
-    assert pixels(right).tolist() == [[255, 128], [64, 64]]
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # Shares of white become bytes.
+        (([[0.0, 0.5], [1.0, 0.2]], [[0.0, 0.0], [0.0, 0.0]]), ([[0, 128], [255, 51]], [[0, 0], [0, 0]])),
+        # Standardized pixels are stretched over both views.
+        (([[-1.0, 0.0], [0.0, 0.0]], [[3.0, 1.0], [0.0, 0.0]]), ([[0, 64], [64, 64]], [[255, 128], [64, 64]])),
+    ],
+)
+def test_values_become_bytes(values: Any, expected: Any) -> None:
+    for kind in (torch.tensor, np.array):
+        assert tuple(pixels(uri).tolist() for uri in _png_uris(*map(kind, values))) == expected
 
 
 def test_channels_become_colors() -> None:

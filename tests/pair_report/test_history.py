@@ -11,7 +11,7 @@ import torch
 
 from dair_hf.pair_report import history
 from dair_hf.pair_report.history import PairHistory
-from tests.fixtures import points, tiny
+from tests.fixtures import points
 from tests.fixtures.ranks import on_ranks
 
 
@@ -70,18 +70,11 @@ def test_ranks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_ranks(monkeypatch, 2, work) == [[[4.0, 1.0, 1.0], [2.0, 1.0, 1.0]]] * 2
 
 
-def test_training_adds_every_pair_once_an_epoch(tmp_path: Path) -> None:
-    data = tiny.pairs("gpt2", 13)
-    trainer = tiny.trainer(tmp_path, "gpt2", data, method="dair", num_train_epochs=3)
-    trainer.train()
-    _, steps = trainer.pair_history.sums(data["row_id"][:])
-    assert steps.tolist() == [0 if row % 3 == 1 else 3 for row in range(13)]
-
-
-def test_history_holds_the_losses_of_the_steps(tmp_path: Path) -> None:
+def test_history_holds_the_losses_of_the_steps_of_every_pair(tmp_path: Path) -> None:
     """With a learning rate of 0 every step has the losses of the model, which numpy computes here from its weights."""
+    has_partner = torch.arange(6) != 4
     x, partners, labels = (values.numpy() for values in points.points(6))
-    trainer = points.trainer(tmp_path, points.pairs(6), method="da", learning_rate=0.0, num_train_epochs=2)
+    trainer = points.trainer(tmp_path, points.pairs(6, has_partner), method="da", learning_rate=0.0)
     trainer.train()
     weight, bias = (value.detach().numpy() for value in (trainer.model.linear.weight[0], trainer.model.linear.bias))
 
@@ -90,24 +83,24 @@ def test_history_holds_the_losses_of_the_steps(tmp_path: Path) -> None:
         return np.logaddexp(0.0, np.where(labels > 0.5, -logits, logits))
 
     sums, steps = trainer.pair_history.sums([str(row) for row in range(6)])
-    np.testing.assert_allclose(sums, 2 * (np.sqrt(losses(x)) - np.sqrt(losses(partners))), rtol=1e-5, atol=1e-6)
-    assert steps.tolist() == [2] * 6
+    expected = has_partner.numpy() * 2 * (np.sqrt(losses(x)) - np.sqrt(losses(partners)))
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-6)
+    assert steps.tolist() == [2, 2, 2, 2, 0, 2]
 
 
 @pytest.mark.parametrize("settings", [{"method": "erm"}, {"pair_history": False}])
 def test_a_run_without_partners_or_without_history_keeps_nothing(tmp_path: Path, settings: dict[str, Any]) -> None:
-    data = tiny.pairs("gpt2", 8)
-    trainer = tiny.trainer(tmp_path, "gpt2", data, **settings)
+    trainer = points.trainer(tmp_path, points.pairs(4), max_steps=1, **settings)
     trainer.train()
-    assert trainer.pair_history.sums(data["row_id"][:])[1].sum() == 0
+    assert trainer.pair_history.sums([str(row) for row in range(4)])[1].sum() == 0
 
 
+@pytest.mark.usefixtures("plain_page")
 def test_without_history_the_run_is_the_same_and_the_report_ranks_by_the_final_model(tmp_path: Path) -> None:
-    data = tiny.pairs("gpt2", 8)
-    runs = [tiny.trainer(tmp_path / str(kept), "gpt2", data, pair_history=kept) for kept in (True, False)]
+    runs = [points.trainer(tmp_path / str(kept), points.pairs(4), pair_history=kept) for kept in (True, False)]
     for run in runs:
         run.train()
-    assert tiny.distance(*(tiny.weights(run.model) for run in runs)) == 0
+    assert torch.equal(*map(points.weights, runs))
     kept, none = (run.pair_report(folder=tmp_path) for run in runs)
     assert (kept.summary["steps_per_pair"], none.summary["steps_per_pair"]) == (2.0, 0.0)
     np.testing.assert_allclose(none.pairs["score"], none.pairs["consistency"])

@@ -30,10 +30,7 @@ def test_score_is_the_squared_mean_of_root_differences() -> None:
     scores = disagreement(LEFT, RIGHT, np.array([2.0, 0.0, 0.0]), np.array([2.0, 2.0, 2.0]))
     np.testing.assert_allclose(scores, [1.0, 1 / 9, 0.0])
     np.testing.assert_allclose(disagreement(LEFT, RIGHT), [1.0, 1.0, 0.0])
-
-
-def test_negative_losses_count_as_zero() -> None:
-    assert disagreement(np.array([-1.0]), np.array([4.0])).tolist() == [4.0]
+    assert disagreement(np.array([-1.0]), np.array([4.0])).tolist() == [4.0]  # negative losses count as zero
 
 
 def test_inconsistency_goes_from_zero_to_two() -> None:
@@ -122,13 +119,10 @@ def test_several_partners_are_in_the_groups_of_their_row_and_of_their_own_slots(
     assert made["kind"] == [["x"], ["x"], ["x"], ["y"]]
 
 
-def test_continuous_labels_and_many_classes_make_no_groups() -> None:
-    assert found({"labels": [0.5, 1.0]}) == {}
-    assert found({"labels": list(range(scores_module.MAX_GROUPS + 1))}) == {}
-
-
-def test_the_smallest_of_many_groups_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continuous_labels_and_many_classes_make_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores_module, "MAX_GROUPS", 2)
+    assert found({"labels": [0.5, 1.0]}) == found({"labels": [0, 1, 2]}) == {}
+    # The smallest of many groups are joined.
     assert found({"kind": ["a", "a", "b", "c"]}, ["kind"])["kind"] == [["a"], ["a"], ["(others)"], ["(others)"]]
 
 

@@ -49,20 +49,34 @@ CLAIMS: dict[str, Any] = {
 }  # fmt: skip
 
 HARDWARE = {"cpu": "x86_64", "cores": 2, "torch_threads": 1, "gpus": []}
-RUNS = {
-    "erm_seed0": ("erm", 0, {"accuracy": 0.32, "cm": 0.5, "theta": 0.5}),
-    "erm_seed1": ("erm", 1, {"accuracy": 0.34, "cm": None, "theta": 0.5}),
-    "dair_seed0": ("dair", 0, {"accuracy": 0.72, "cm": 1.0, "theta": 0.5}),
-}
+RUNS = [
+    ("erm", 0, {"accuracy": 0.32, "cm": 0.5, "theta": 0.5}),
+    ("erm", 1, {"accuracy": 0.34, "cm": None, "theta": 0.5}),
+    ("dair", 0, {"accuracy": 0.72, "cm": 1.0, "theta": 0.5}),
+]
+
+
+def put(folder: Path, method: str, seed: int, metrics: Any, **more: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed, "metrics": metrics, **more}
+    (folder / f"{method}_seed{seed}.json").write_text(json.dumps(record))
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def row_of(results: Path, claims: Any, paper: str) -> str:
+    """Row of a printed relation in the ledger of other claims."""
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    return next(line for line in write_ledger(results).splitlines() if paper in line)
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
-    (folder / "adv").mkdir(parents=True)
-    for name, (method, seed, metrics) in RUNS.items():
-        record = {"name": name, "method": method, "seed": seed, "metrics": metrics, "hardware": HARDWARE}
-        (folder / "adv" / f"{name}.json").write_text(json.dumps(record))
+    for method, seed, metrics in RUNS:
+        put(folder / "adv", method, seed, metrics, hardware=HARDWARE)
     (folder / "adv" / "comparison.json").write_text('{"runs": []}')
     (folder / "adv" / "sweep.png").write_bytes(b"png")
     (folder / "claims.yaml").write_text(yaml.safe_dump(CLAIMS, sort_keys=False))
@@ -137,70 +151,52 @@ def test_what_fails_stands_first_with_its_reason(results: Path) -> None:
 
 def test_relation_that_does_not_hold_is_among_what_fails(results: Path) -> None:
     claims = copy.deepcopy(CLAIMS)
-    group = claims["sections"][0]["groups"][0]
-    below = {
-        "id": "below",
-        "method": "DAIR",
-        "paper": "DAIR below ERM",
-        "relation": "below",
-        "where": {"method": "dair"},
-    }
-    group["claims"] = [{**below, "other": {"where": {"method": "erm"}}}]
-    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    below = {"id": "below", "method": "DAIR", "paper": "DAIR below ERM", "relation": "below"}
+    below |= {"where": {"method": "dair"}, "other": {"where": {"method": "erm"}}}
+    claims["sections"][0]["groups"][0]["claims"] = [below]
     for method, values in (("erm", (0.1, 0.11)), ("dair", (0.9, 0.91))):
         for seed, accuracy in enumerate(values):
-            record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed, "metrics": {"accuracy": accuracy}}
-            (results / "adv" / f"{method}_seed{seed}.json").write_text(json.dumps(record))
+            put(results / "adv", method, seed, {"accuracy": accuracy})
+    assert "does not hold" in row_of(results, claims, "DAIR below ERM")
     first = write_ledger(results).split("\n## ")[1]
     assert "1 of 2 claims fail here," in first and "DAIR below ERM" in first
 
 
 def test_relation_must_hold_for_each_metric(results: Path) -> None:
     """The relation is undecided if it is for one metric, even one with a larger difference."""
-    claims = json.loads(json.dumps(CLAIMS))
+    claims = copy.deepcopy(CLAIMS)
     wins = claims["sections"][0]["groups"][0]["claims"][-1]
     wins["metric"], wins["digits"] = ["certain", "uncertain"], 0
-    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
     values = {("erm", 0): (0.1, 0.0), ("erm", 1): (0.1, 0.6), ("dair", 0): (0.2, 0.5), ("dair", 1): (0.2, 0.5)}
     for (method, seed), (certain, uncertain) in values.items():
-        path = results / "adv" / f"{method}_seed{seed}.json"
-        record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed}
         metrics = {"accuracy": 0.5, "cm": 0.5, "certain": certain, "uncertain": uncertain}
-        path.write_text(json.dumps({**record, "metrics": metrics}))
-    row = next(line for line in write_ledger(results).splitlines() if "DAIR above ERM" in line)
+        put(results / "adv", method, seed, metrics)
     # 50 against 30 with a standard error of 30: 20 is inside 12.71 * 30. The other: 20 against 10, without deviation.
-    assert "| uncertain: 50 ± 0, n = 2 against 30 ± 42, n = 2 | undecided (+20, bound 381) |" in row
+    expected = "| uncertain: 50 ± 0, n = 2 against 30 ± 42, n = 2 | undecided (+20, bound 381) |"
+    assert expected in row_of(results, claims, "DAIR above ERM")
 
 
 def test_minus_subtracts_the_run_of_the_same_seed(results: Path) -> None:
     """DA-ERM loses 20 and 10 points with few partners, DAIR 5; seed 1 of DAIR has no full run to subtract."""
-    claims = json.loads(json.dumps(CLAIMS))
+    claims = copy.deepcopy(CLAIMS)
     drops = {"id": "drops", "method": "DA-ERM", "paper": "DA-ERM drops more", "relation": "below"}
     drops |= {"where": {"method": "da"}, "minus": {"experiment": "full"}, "other": {"where": {"method": "dair"}}}
     claims["sections"][0]["groups"][0]["claims"] = [drops]
-    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
     full = {("da", 0): 0.6, ("da", 1): 0.5, ("dair", 0): 0.75}
     few = {("da", 0): 0.4, ("da", 1): 0.4, ("dair", 0): 0.7, ("dair", 1): 0.1}
-    (results / "full").mkdir()
     for folder, runs in (("full", full), ("adv", few)):
         for (method, seed), accuracy in runs.items():
-            record = {"name": method, "method": method, "seed": seed, "metrics": {"accuracy": accuracy}}
-            (results / folder / f"{method}_seed{seed}.json").write_text(json.dumps(record))
-    row = next(line for line in write_ledger(results).splitlines() if "DA-ERM drops more" in line)
-    assert "-15.00 ± 7.07, n = 2 against -5.00, n = 1" in row
+            put(results / folder, method, seed, {"accuracy": accuracy})
+    assert "-15.00 ± 7.07, n = 2 against -5.00, n = 1" in row_of(results, claims, "DA-ERM drops more")
     shutil.rmtree(results / "full")
     assert "not run yet: adv" in write_ledger(results)
 
 
 def test_table_of_runs(results: Path) -> None:
-    record = json.loads((results / "adv" / "dair_seed0.json").read_text())
-    record |= {"hardware": {"gpus": ["H100"]}, "git_revision": "abc1234"}
-    (results / "adv" / "dair_seed0.json").write_text(json.dumps(record))
-    other = json.loads((results / "adv" / "erm_seed0.json").read_text())
-    (results / "adv" / "erm_seed0.json").write_text(json.dumps(other | {"git_revision": "abc1234-dirty"}))
+    change(results / "adv" / "dair_seed0.json", hardware={"gpus": ["H100"]}, git_revision="abc1234")
+    change(results / "adv" / "erm_seed0.json", git_revision="abc1234-dirty")
     text = write_ledger(results)
-    lines = text.split("## The runs behind it\n\n")[1].splitlines()
-    assert lines == [
+    assert text.split("## The runs behind it\n\n")[1].splitlines() == [
         "| Folder | runs | methods | seeds | commits | hardware |",
         "|---|---|---|---|---|---|",
         # One tree had changes, and one run names no commit.
@@ -208,7 +204,7 @@ def test_table_of_runs(results: Path) -> None:
     ]
     assert "2 of the 3 runs behind these figures" in text
     for path in (results / "adv").glob("*_seed*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"git_revision": "abc1234"}))
+        change(path, git_revision="abc1234")
     assert "All 3 runs behind these figures were made from commits" in write_ledger(results)
 
 
@@ -225,9 +221,7 @@ def test_runs_of_plots_and_of_compared_values_are_counted_once(results: Path) ->
     section["groups"][0]["claims"][-1]["other"]["experiment"] = "other/part"
     (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
     for folder in ("shown", "curve", "other/part", "adv/part", "unused"):
-        (results / folder).mkdir(parents=True)
-        record = {"name": "n", "method": "erm", "seed": 7, "metrics": {"accuracy": 0.5, "theta": 0.5, "cm": 1.0}}
-        (results / folder / "erm_seed7.json").write_text(json.dumps(record | {"config": {"x": 1}}))
+        put(results / folder, "erm", 7, {"accuracy": 0.5, "theta": 0.5, "cm": 1.0}, config={"x": 1})
     text = write_ledger(results)
     assert "7 of the 7 runs behind these figures" in text
     folders = [line.split(" | ")[0] for line in text.split("## The runs behind it\n\n")[1].splitlines()[2:]]
@@ -235,13 +229,11 @@ def test_runs_of_plots_and_of_compared_values_are_counted_once(results: Path) ->
 
 
 def test_output_depends_on_the_records_only(results: Path, tmp_path: Path) -> None:
+    """In another folder, written in another order, and finished at another time."""
     text = write_ledger(results)
-    # In another folder, written in another order, and finished at another time.
     other = tmp_path / "elsewhere"
-    (other / "adv").mkdir(parents=True)
-    for name in sorted(RUNS, reverse=True):
-        record = json.loads((results / "adv" / f"{name}.json").read_text())
-        (other / "adv" / f"{name}.json").write_text(json.dumps({**record, "finished": "now", "seconds": {"a": 1}}))
+    for method, seed, metrics in reversed(RUNS):
+        put(other / "adv", method, seed, metrics, hardware=HARDWARE, finished="now", seconds={"a": 1})
     shutil.copy(results / "adv" / "sweep.png", other / "adv")
     shutil.copy(results / "claims.yaml", other)
     assert write_ledger(other) == text
@@ -249,9 +241,7 @@ def test_output_depends_on_the_records_only(results: Path, tmp_path: Path) -> No
 
 def test_missing_metric_is_named_and_the_old_ledger_kept(results: Path) -> None:
     (results / "RESULTS.md").write_text("old")
-    record = json.loads((results / "adv" / "erm_seed1.json").read_text())
-    del record["metrics"]["accuracy"]
-    (results / "adv" / "erm_seed1.json").write_text(json.dumps(record))
+    change(results / "adv" / "erm_seed1.json", metrics={"cm": None, "theta": 0.5})
     with pytest.raises(DataError, match=r"claim adv\.erm: .*erm_seed1\.json .*'accuracy'"):
         write_ledger(results)
     assert (results / "RESULTS.md").read_text() == "old"

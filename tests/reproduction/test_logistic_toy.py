@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from reproduction.linear_toy import PairSample
-from reproduction.logistic_toy import (
-    PAPER_ITERATIONS,
-    AdamPath,
-    logistic_accuracy,
-    sample_logistic,
-    train_logistic,
-)
+from reproduction.logistic_toy import PAPER_ITERATIONS, AdamPath, logistic_accuracy, sample_logistic, train_logistic
 
 
 def test_logistic_rows() -> None:

@@ -29,11 +29,6 @@ def claims_of(*prefixes: str) -> list[Claim]:
     return [claim for section in SECTIONS for claim in section.claims if claim.id.split(".")[0] in prefixes]
 
 
-def test_claims_of_each_section() -> None:
-    counts = {section.title.split(".")[0]: len(section.claims) for section in SECTIONS}
-    assert counts == {"1": 12, "2": 68, "3": 33, "4": 33, "5": 89, "6": 48, "7": 43, "8": 40, "9": 27, "10": 0}
-
-
 # Rows that compare a value of another row under another reading of the setup.
 SECOND_READING = re.compile(r"_(?:c3|released|squared)$")
 # Values from the text, not from a table.
@@ -58,14 +53,6 @@ def test_every_printed_value_has_one_claim(label: str) -> None:
         if claim.relation is None and not SECOND_READING.search(claim.id) and claim.id not in FROM_THE_TEXT
     ]
     assert Counter(claim.paper.replace(" ", "") for claim in first) == Counter(FIGURES[label].split())
-
-
-def test_numbers_of_runs_behind_printed_deviations() -> None:
-    runs = {c.id.split(".")[0]: c.paper_runs for s in SECTIONS for c in s.claims if "+-" in c.paper}
-    assert runs == {
-        "colored_adv": 10, "colored_rnd": 10, "rotated_weak": 10, "rotated_weak_digits": 10,
-        "qsar_l2": 5, "qsar_huber": 5, "qsar_term": 5, "logistic_toy": 20,
-    }  # fmt: skip
 
 
 def test_second_readings_repeat_a_value() -> None:
@@ -163,30 +150,28 @@ def test_stored_records_distinguish_pairs_from_all_rows() -> None:
     assert checked > 200
 
 
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
 def table_rows(heading: str) -> list[list[str]]:
     """Return the cells of the table of docs/results.md whose header starts with `heading`."""
     lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
     (start,) = (index + 2 for index, line in enumerate(lines) if line.startswith(heading))
     stop = next(index for index in range(start, len(lines)) if not lines[index].startswith("|"))
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[start:stop]]
+    return [cells_of(line) for line in lines[start:stop]]
 
 
 @pytest.mark.parametrize(
     ("folder", "heading"),
     [
-        (
-            "demo",
-            "| method | seeds | JGA known | JGA unseen | JGA misleading | CM unseen | CM misleading | all right |",
-        ),
-        (
-            "multiwoz21_small",
-            "| method | seeds | JGA | JGA, SGD names | CM, changed pairs | both right | CM, all turns |",
-        ),
+        ("demo", "| method | seeds | JGA known | JGA unseen |"),
+        ("multiwoz21_small", "| method | seeds | JGA | JGA, SGD names | CM, changed pairs |"),
     ],
 )
 def test_page_shows_the_dialogue_tables(folder: str, heading: str) -> None:
     lines = (RESULTS / folder / "comparison.md").read_text(encoding="utf-8").splitlines()
-    stored = {row[0]: row[1:] for row in ([c.strip() for c in line.split("|")[1:-1]] for line in lines) if len(row) > 3}
+    stored = {row[0]: row[1:] for row in map(cells_of, lines) if len(row) > 3}
     methods = {"ERM": "erm", "DA-ERM": "da", "KL": "kl", "DAIR": "dair"}
     first = 0 if "seeds" in heading else 1  # the stored tables begin with the number of runs
     for method, *cells in table_rows(heading):

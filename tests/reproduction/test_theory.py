@@ -6,7 +6,6 @@ import json
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,51 +13,24 @@ from dair_hf.experiments.arguments import parse_arguments
 from reproduction.theory import TheoryConfig, lambda_table
 from tests.fixtures.paths import ROOT
 
-TINY = ["--rows", "500", "--logistic_rows", "1000"]
-LAMBDAS = ["--lambdas", "1", "100", "10000"]
-
 pytestmark = pytest.mark.slow
 
 
-def run(folder: Path, *options: str) -> None:
-    before = sys.argv
-    sys.argv = ["theory.py", "--output_dir", str(folder), *TINY, *options]
-    try:
-        runpy.run_path(str(ROOT / "reproduction" / "theory.py"), run_name="__main__")
-    finally:
-        sys.argv = before
-
-
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("theory") / "out"
-    run(folder, *LAMBDAS, "--seeds", "0", "1")
-    return folder
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    runs: list[dict[str, Any]] = json.loads((folder / "comparison.json").read_text())["runs"]
-    return runs
-
-
-def metrics(folder: Path, method: str) -> list[dict[str, Any]]:
-    selected = [record["metrics"] for record in records(folder) if record["method"] == method]
-    assert len(selected) == 2
-    return selected
-
-
-def test_da_equals_its_closed_form(outputs: Path) -> None:
-    assert [record["name"] for record in records(outputs)] == ["da_seed0", "dair_seed0", "da_seed1", "dair_seed1"]
-    for values in metrics(outputs, "da"):
+def test_theory_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DA-ERM equals its closed form, and the tables and plots are those of the records."""
+    options = "--rows 500 --logistic_rows 1000 --lambdas 1 100 10000 --seeds 0 1".split()
+    monkeypatch.setattr(sys, "argv", ["theory.py", "--output_dir", str(tmp_path / "out"), *options])
+    runpy.run_path(str(ROOT / "reproduction" / "theory.py"), run_name="__main__")
+    outputs = tmp_path / "out"
+    records = json.loads((outputs / "comparison.json").read_text())["runs"]
+    assert [record["name"] for record in records] == ["da_seed0", "dair_seed0", "da_seed1", "dair_seed1"]
+    for values in (record["metrics"] for record in records if record["method"] == "da"):
         # By hand: b = 0.75 / 1.075, w1 = 1 - 0.75 b.
         assert values["w1"] == pytest.approx(1 - 0.75 * 0.75 / 1.075, abs=1e-3)
         assert values["w2"] == pytest.approx(0.75 / 1.075, abs=1e-3)
         assert max(values["error"], values["wide_error"]) < 1e-3 < values["error_plain_rows"]
         assert values["rmse_best_decay"] > 0.7
         assert min(values["distance_best_decay"], values["wide_distance_best_decay"]) > 0.3
-
-
-def test_tables_and_plots(outputs: Path) -> None:
     lines = (outputs / "lambdas.md").read_text().splitlines()
     assert [line.split("|")[1].strip() for line in lines if line.startswith("|")] == [
         "lambda", "---", "1", "100", "10000",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,14 +15,6 @@ from dair_hf.errors import DataError
 from dair_hf.experiments.selection import Sample
 from reproduction.claims import PrintedValue
 from reproduction.verdicts import _show, judge_relation, judge_value, welch_half_width
-
-
-def test_sample_by_hand() -> None:
-    assert Sample.of([0.5]) == Sample(0.5, 0.0, 1)
-    # Mean 0.3; deviations -0.2, -0.1, 0.3: (0.04 + 0.01 + 0.09) / 2 = 0.07.
-    mean, std, seeds = Sample.of([0.1, 0.2, 0.6])
-    assert (round(mean, 12), seeds) == (0.3, 3)
-    assert std == pytest.approx(math.sqrt(0.07), abs=1e-12)
 
 
 @settings(max_examples=25)
@@ -44,77 +37,55 @@ def test_half_widths_at_the_edges() -> None:
         welch_half_width((0.1, 1), (0.1, 5))
 
 
-# Printed to two digits, so the value and its deviation are known to 0.005. Ours: sqrt(0.18) over 9 runs, a squared
-# standard error of 0.02; the paper's: (sqrt(0.18) + 0.005)^2 / 9 = 0.0205; together sqrt(0.0405), with 16 degrees of
-# freedom. A table of Student's t gives 2.120, so the bound is 0.005 + 0.4265 = 0.4315.
+STD, ROUNDED, EXACT = math.sqrt(0.18), PrintedValue(1.23, None, 2), PrintedValue(79.09, None, 2)
+SPREAD, NONE, WHOLE = PrintedValue(32.7, STD, 2), PrintedValue(1.97, 0.0, 2), PrintedValue(72, None, 0)
+NINE = PrintedValue(79.09, 0.3, 2)
+
+
 @pytest.mark.parametrize(
-    ("mean", "better", "expected"),
+    ("ours", "paper", "runs", "better", "tolerance", "expected"),
     [
-        (33.131, "higher", ("inside", "inside the interval (+0.431, bound 0.431)")),
-        (32.269, "higher", ("inside", "inside the interval (-0.431, bound 0.431)")),
-        (33.132, "higher", ("better", "better (+0.432, bound 0.431)")),
-        (33.132, "lower", ("worse", "worse (+0.432, bound 0.431)")),
-        (32.268, "higher", ("worse", "worse (-0.432, bound 0.431)")),
-        (32.268, "lower", ("better", "better (-0.432, bound 0.431)")),
-        (32.268, "neither", ("differs", "differs (-0.432, bound 0.431)")),
+        # Printed to two digits, so the value and its deviation are known to 0.005. Ours: sqrt(0.18) over 9 runs, a
+        # squared standard error of 0.02; the paper's: (sqrt(0.18) + 0.005)^2 / 9 = 0.0205; together sqrt(0.0405), with
+        # 16 degrees of freedom. A table of Student's t gives 2.120, so the bound is 0.005 + 0.4265 = 0.4315.
+        ((33.131, STD, 9), SPREAD, 9, "higher", 0, "inside the interval (+0.431, bound 0.431)"),
+        ((32.269, STD, 9), SPREAD, 9, "higher", 0, "inside the interval (-0.431, bound 0.431)"),
+        ((33.132, STD, 9), SPREAD, 9, "higher", 0, "better (+0.432, bound 0.431)"),
+        ((33.132, STD, 9), SPREAD, 9, "lower", 0, "worse (+0.432, bound 0.431)"),
+        ((32.268, STD, 9), SPREAD, 9, "higher", 0, "worse (-0.432, bound 0.431)"),
+        ((32.268, STD, 9), SPREAD, 9, "lower", 0, "better (-0.432, bound 0.431)"),
+        ((32.268, STD, 9), SPREAD, 9, "neither", 0, "differs (-0.432, bound 0.431)"),
+        # No deviation is printed. 3 degrees of freedom: 3.182 * 0.02 / sqrt(4) = 0.032, and half a unit of the last
+        # printed digit; this remains without spread over the seeds.
+        ((1.249, 0.02, 4), ROUNDED, None, "lower", 0, "inside the interval (+0.019, bound 0.037)"),
+        ((1.2349, 0, 5), ROUNDED, None, "lower", 0, "inside the interval (+0.005, bound 0.005)"),
+        ((1.2351, 0, 5), ROUNDED, None, "lower", 0, "worse (+0.005, bound 0.005)"),
+        # 1.97 +- 0.00: the value may be 1.975, and its deviation 0.005. 4 degrees: 2.776 * 0.005 / sqrt(5) = 0.0062.
+        ((1.9811, 0, 5), NONE, 5, "lower", 0, "inside the interval (+0.011, bound 0.011)"),
+        ((1.9813, 0, 5), NONE, 5, "lower", 0, "worse (+0.011, bound 0.011)"),
+        # One seed, and neither side has a standard deviation.
+        ((79.094, 0, 1), EXACT, None, "higher", 0, "one seed: as printed (+0.004, bound 0.005)"),
+        ((80, 0, 1), EXACT, None, "higher", 0, "one seed: undecided (+0.910, bound 0.005)"),
+        # One seed, and the paper's deviation, with 8 degrees: 0.005 + 2.306 * 0.305 * sqrt(1 + 1 / 9) = 0.746.
+        ((79.83, 0, 1), NINE, 9, "higher", 0, "one seed: inside the interval (+0.740, bound 0.746)"),
+        ((79.84, 0, 1), NINE, 9, "higher", 0, "one seed: better (+0.750, bound 0.746)"),
+        # The whole interval must lie within the tolerance: noise never helps. 0.5 + 2.776 * 0.5 / sqrt(5) = 1.1.
+        ((72.8, 0.5, 5), WHOLE, None, "higher", 2, "inside the tolerance (+0.8, bound 1.1, tolerance 2)"),
+        ((73.0, 0.5, 5), WHOLE, None, "higher", 2, "undecided (+1.0, bound 1.1, tolerance 2)"),
+        ((75.0, 0.5, 5), WHOLE, None, "higher", 2, "undecided (+3.0, bound 1.1, tolerance 2)"),
+        ((69.0, 0.5, 5), WHOLE, None, "higher", 2, "undecided (-3.0, bound 1.1, tolerance 2)"),
+        ((75.2, 0.5, 5), WHOLE, None, "higher", 2, "better (+3.2, bound 1.1, tolerance 2)"),
+        ((68.8, 0.5, 5), WHOLE, None, "higher", 2, "worse (-3.2, bound 1.1, tolerance 2)"),
+        ((76.9, 6, 2), WHOLE, None, "higher", 2, "undecided (+4.9, bound 54.4, tolerance 2)"),
+        ((73, 0, 1), WHOLE, None, "higher", 2, "one seed: undecided (+1.0, bound 0.5)"),
+        ((72.4, 0, 1), WHOLE, None, "higher", 2, "one seed: as printed (+0.4, bound 0.5)"),
     ],
 )
-def test_interval_of_both_samples(mean: float, better: str, expected: tuple[str, str]) -> None:
-    std = math.sqrt(0.18)
-    assert judge_value(Sample(mean, std, 9), PrintedValue(32.7, std, 2), 9, better, 0.0) == expected
-
-
-def test_value_without_deviation_is_known_to_its_digits() -> None:
-    # 3 degrees of freedom: 3.182 * 0.02 / sqrt(4) = 0.032, and half a unit of the last printed digit.
-    paper = PrintedValue(1.23, None, 2)
-    assert judge_value(Sample(1.249, 0.02, 4), paper, None, "lower", 0.0)[1] == (
-        "inside the interval (+0.019, bound 0.037)"
-    )
-    # Without spread over the seeds, half a unit remains.
-    assert judge_value(Sample(1.2349, 0.0, 5), paper, None, "lower", 0.0)[0] == "inside"
-    assert judge_value(Sample(1.2351, 0.0, 5), paper, None, "lower", 0.0)[0] == "worse"
-
-
-def test_a_printed_deviation_of_0_is_known_to_its_digits() -> None:
-    """1.97785 against 1.97 ± 0.00: the value may be 1.975, and its deviation over five runs 0.005."""
-    paper = PrintedValue(1.97, 0.0, 2)
-    # 4 degrees of freedom: 2.776 * 0.005 / sqrt(5) = 0.0062.
-    assert judge_value(Sample(1.9811, 0.0, 5), paper, 5, "lower", 0.0) == (
-        "inside", "inside the interval (+0.011, bound 0.011)",
-    )  # fmt: skip
-    assert judge_value(Sample(1.9813, 0.0, 5), paper, 5, "lower", 0.0)[0] == "worse"
-
-
-def test_one_seed() -> None:
-    paper = PrintedValue(79.09, None, 2)
-    assert (
-        judge_value(Sample(79.094, 0, 1), paper, None, "higher", 0)[1] == "one seed: as printed (+0.004, bound 0.005)"
-    )
-    # Neither side has a standard deviation.
-    assert judge_value(Sample(80, 0, 1), paper, None, "higher", 0) == (
-        "undecided", "one seed: undecided (+0.910, bound 0.005)",
-    )  # fmt: skip
-    # The paper's deviation is used, with 8 degrees of freedom: 0.005 + 2.306 * 0.305 * sqrt(1 + 1 / 9) = 0.746.
-    verdict = judge_value(Sample(79.83, 0, 1), PrintedValue(79.09, 0.3, 2), 9, "higher", 0)
-    assert verdict == ("inside", "one seed: inside the interval (+0.740, bound 0.746)")
-    assert judge_value(Sample(79.84, 0, 1), PrintedValue(79.09, 0.3, 2), 9, "higher", 0)[0] == "better"
-
-
-def test_tolerance_of_a_row() -> None:
-    """The whole interval must lie within the tolerance: noise never helps."""
-    paper = PrintedValue(72, None, 0)
-
-    def judged(mean: float, std: float, seeds: int) -> tuple[str, str]:
-        return judge_value(Sample(mean, std, seeds), paper, None, "higher", 2)
-
-    # 0.5 + 2.776 * 0.5 / sqrt(5) = 1.1.
-    assert judged(72.8, 0.5, 5) == ("inside", "inside the tolerance (+0.8, bound 1.1, tolerance 2)")
-    assert judged(73.0, 0.5, 5) == ("undecided", "undecided (+1.0, bound 1.1, tolerance 2)")
-    assert judged(75.0, 0.5, 5)[0] == "undecided" and judged(69.0, 0.5, 5)[0] == "undecided"
-    assert judged(75.2, 0.5, 5)[0] == "better" and judged(68.8, 0.5, 5)[0] == "worse"
-    assert judged(76.9, 6, 2) == ("undecided", "undecided (+4.9, bound 54.4, tolerance 2)")
-    assert judged(73, 0, 1) == ("undecided", "one seed: undecided (+1.0, bound 0.5)")
-    assert judged(72.4, 0, 1)[0] == "inside"
+def test_printed_values(
+    ours: Any, paper: PrintedValue, runs: int | None, better: str, tolerance: float, expected: str
+) -> None:
+    kind = expected.removeprefix("one seed: ").replace("as printed", "inside").split()[0]
+    assert judge_value(Sample(*ours), paper, runs, better, tolerance) == (kind, expected)
 
 
 # 8 degrees of freedom: the bound is 2.306 * 0.3 / sqrt(9) = 0.231; the second value has no spread.

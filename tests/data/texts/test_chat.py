@@ -25,8 +25,12 @@ TEMPLATES = {
 }  # fmt: skip
 
 
-def ends_of(tokenizer: Any) -> set[int]:
-    return {tokenizer.eos_token_id}
+def encoded(tokenizer: Any, messages: Any, first: int = 0) -> Any:
+    return encode_chat(tokenizer, messages, {tokenizer.eos_token_id}, "row 'a'", first=first)
+
+
+def learned_text(tokenizer: Any, made: Any) -> str:
+    return str(tokenizer.decode([token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]))
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -37,7 +41,7 @@ def test_turns_of_the_assistant(name: str, messages: list[dict[str, str]], first
     tokenizer = chats.tokenizer(template)
     if (name == "mistral" and messages is SYSTEM) or (first and messages is CHAT[:3]) or len(messages) == first:
         with pytest.raises(DataError, match="^row 'a'"):
-            encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'", first=first)
+            encoded(tokenizer, messages, first=first)
         return
     ids: list[int] = []
     targets: list[bool] = []
@@ -48,13 +52,13 @@ def test_turns_of_the_assistant(name: str, messages: list[dict[str, str]], first
         turn += learned
         ids += part
         targets += [learned and turn > skipped] * len(part)
-    made = encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'", first=first)
+    made = encoded(tokenizer, messages, first=first)
     assert made.ids == ids and made.is_target == targets and made.has_ends and any(targets)
 
 
 def test_without_the_end_token_of_the_template_answers_do_not_end() -> None:
     tokenizer = chats.tokenizer(chats.CHATML, end="</s>")
-    made = encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'")
+    made = encoded(tokenizer, CHAT)
     assert not made.has_ends
     # The line break after each turn is then learned, too.
     assert sum(made.is_target) == len(" 4, \u00e9 5".encode()) + 2 * 2
@@ -68,19 +72,16 @@ def test_every_turn_needs_an_end_token() -> None:
     )
     assert template != chats.MARKED
     tokenizer = chats.tokenizer(template, end="<|im_end|>")
-    has_ends = {
-        len(chat): encode_chat(tokenizer, chat, ends_of(tokenizer), "row 'a'").has_ends for chat in (CHAT, CHAT[:3])
-    }
+    has_ends = {len(chat): encoded(tokenizer, chat).has_ends for chat in (CHAT, CHAT[:3])}
     assert has_ends == {4: False, 3: True}
 
 
 def test_thinking_that_is_dropped_later_is_refused_and_that_of_the_last_turn_is_learned() -> None:
     tokenizer = chats.tokenizer(chats.THINKING)
     with pytest.raises(DataError, match="^row 'a': .*message 1.*'<think></think>"):
-        encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'")
-    made = encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'", first=3)
-    learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
-    assert tokenizer.decode(learned) == "<think></think>5<|im_end|>"
+        encoded(tokenizer, CHAT)
+    made = encoded(tokenizer, CHAT, first=3)
+    assert learned_text(tokenizer, made) == "<think></think>5<|im_end|>"
 
 
 def test_a_token_never_reaches_from_the_prompt_into_the_answer() -> None:
@@ -110,7 +111,7 @@ def test_a_token_never_reaches_from_the_prompt_into_the_answer() -> None:
 def test_chats_that_cannot_be_used(template: str | None, messages: list[dict[str, str]], place: str) -> None:
     tokenizer = chats.tokenizer(template)
     with pytest.raises(DataError, match=f"^{place}"):
-        encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'")
+        encoded(tokenizer, messages)
 
 
 MARKED_OF_THINKERS = chats.MARKED.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
@@ -121,10 +122,9 @@ def test_a_generation_prompt_that_opens_a_thought_takes_nothing_from_a_marked_an
     """Training templates of DeepSeek and others are so: the chat itself has no thought."""
     assert MARKED_OF_THINKERS != chats.MARKED
     plain, thinking = chats.tokenizer(chats.MARKED), chats.tokenizer(MARKED_OF_THINKERS, end="<|im_end|>")
-    made = encode_chat(thinking, CHAT, ends_of(thinking), "row 'a'", first=first)
-    assert made == encode_chat(plain, CHAT, ends_of(plain), "row 'a'", first=first)
-    learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
-    assert thinking.decode(learned) == (" 4, é <|im_end|>" if first < 3 else "") + "5<|im_end|>"
+    made = encoded(thinking, CHAT, first=first)
+    assert made == encoded(plain, CHAT, first=first)
+    assert learned_text(thinking, made) == (" 4, é <|im_end|>" if first < 3 else "") + "5<|im_end|>"
 
 
 def words_tokenizer(turn: str) -> PreTrainedTokenizerFast:
@@ -164,10 +164,8 @@ def test_a_template_that_marks_the_last_turn_only() -> None:
     template = chats.MARKED.replace("m['role'] == 'assistant'", "m['role'] == 'assistant' and loop.last")
     tokenizer = chats.tokenizer(template, end="<|im_end|>")
     for first in (0, 1, 3):
-        made = encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'", first=first)
-        assert tokenizer.decode([t for t, counts in zip(made.ids, made.is_target, strict=True) if counts]) == (
-            "5<|im_end|>"
-        )
+        made = encoded(tokenizer, CHAT, first=first)
+        assert learned_text(tokenizer, made) == "5<|im_end|>"
 
 
 def test_a_token_that_hides_a_space_of_the_prompt_is_split() -> None:
@@ -207,7 +205,7 @@ def test_an_answer_goes_on_from_a_generation_prompt_that_opens_a_thought(
     prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
     assert tokenizer.decode(prompt) == ASKED
     answer = tokenizer(learned, add_special_tokens=False).input_ids
-    made = encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'", first=first)
+    made = encoded(tokenizer, messages, first=first)
     rest = made.ids[len(prompt) + len(answer) :]
     assert made.ids == prompt + answer + rest and tokenizer.decode(rest).strip() == "" and made.has_ends
     assert made.is_target == [False] * len(prompt) + [True] * len(answer) + [False] * len(rest)
@@ -216,13 +214,12 @@ def test_an_answer_goes_on_from_a_generation_prompt_that_opens_a_thought(
 def test_an_answer_without_the_opened_thought_is_refused_and_both_remedies_help() -> None:
     tokenizer = chats.tokenizer(chats.OPENING)
     with pytest.raises(DataError, match="^row 'a', message 1: .*<think>"):
-        encode_chat(tokenizer, CHAT[:2], ends_of(tokenizer), "row 'a'")
+        encoded(tokenizer, CHAT[:2])
     begun = {"role": "assistant", "content": "<think>\n\n</think>\n\n4"}
-    assert encode_chat(tokenizer, [CHAT[0], begun], ends_of(tokenizer), "row 'a'").has_ends
+    assert encoded(tokenizer, [CHAT[0], begun]).has_ends
     tokenizer.chat_template = tokenizer.chat_template.replace("<think>\n' }}", "' }}")
-    made = encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'")
-    learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
-    assert tokenizer.decode(learned) == " 4, \u00e9 <|im_end|>5<|im_end|>"
+    made = encoded(tokenizer, CHAT)
+    assert learned_text(tokenizer, made) == " 4, \u00e9 <|im_end|>5<|im_end|>"
 
 
 @pytest.mark.parametrize("template", [chats.OPENING, chats.EMPTY_THOUGHT])
@@ -231,12 +228,11 @@ def test_earlier_thoughts_are_refused_and_the_last_turn_as_completion_is_learned
     turn = {"role": "assistant", "content": "<think>\ntwo\n</think>\n4"}
     messages = [CHAT[0], turn, CHAT[2], turn]
     with pytest.raises(DataError, match="message 1"):
-        encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'")
-    made = encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'", first=3)
+        encoded(tokenizer, messages)
+    made = encoded(tokenizer, messages, first=3)
     prompt = tokenizer.apply_chat_template(messages[:3], add_generation_prompt=True, return_dict=False)
     assert made.ids[: len(prompt)] == prompt and made.is_target.index(True) == len(prompt)
-    learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
-    assert tokenizer.decode(learned) == "two\n</think>\n4<|im_end|>"
+    assert learned_text(tokenizer, made) == "two\n</think>\n4<|im_end|>"
 
 
 @pytest.mark.parametrize(
@@ -250,4 +246,4 @@ def test_earlier_thoughts_are_refused_and_the_last_turn_as_completion_is_learned
 def test_an_answer_that_does_not_go_on_from_the_generation_prompt_is_refused(template: str, content: str) -> None:
     tokenizer = chats.tokenizer(template)
     with pytest.raises(DataError, match="^row 'a', message 1"):
-        encode_chat(tokenizer, [CHAT[0], {"role": "assistant", "content": content}], ends_of(tokenizer), "row 'a'")
+        encoded(tokenizer, [CHAT[0], {"role": "assistant", "content": content}])

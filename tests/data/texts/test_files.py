@@ -129,8 +129,8 @@ def test_contents_of_messages_stay_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 def test_columns_may_begin_empty_or_with_numbers(tmp_path: Path, kind: str) -> None:
-    """The first partner, and the first completion that is no number, come after any chunk of a reader."""
-    count = 60_000
+    """The first partner, and the first completion that is no number, come after the first batch of a writer."""
+    count = 1_500
     rows = [{"prompt": "a", "completion": "7", "augmented_prompt": None, "augmented_completion": None}] * count
     rows.append({"prompt": "b", "completion": "none", "augmented_prompt": "c", "augmented_completion": "8"})
     if kind == "csv":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dair_hf.metrics.state.belief_text import parse, read_belief, state_to_text
@@ -111,6 +111,7 @@ def test_text_of_a_state_is_well_formed_even_if_cut_short(text: str) -> None:
 SLOTS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters=":,"), min_size=1)
 
 
-@given(st.dictionaries(SLOTS, st.lists(STRINGS, min_size=1)))
+@settings(max_examples=40)
+@given(st.dictionaries(SLOTS, st.lists(STRINGS, min_size=1, max_size=4), max_size=5))
 def test_what_is_written_is_well_formed(state: dict[str, list[str]]) -> None:
     assert read_belief(state_to_text(state)).is_well_formed

@@ -18,207 +18,121 @@ from tests.fixtures.paths import ROOT
 ORDER = ("any_of", "parlai_v22", "dair_released", "trade", "simpletod", "mwzeval", "sgd_fuzzy", "convlab3", "checkdst")
 SKIP = None
 
-# (description, prediction, reference, the score under each preset in ORDER; SKIP: the turn is skipped)
+# (prediction, reference, the score under each preset in ORDER; SKIP: the turn is skipped)
 #
 # The scores of all presets but any_of are the output of the published evaluators: ParlAI a29567f (multiwoz_v22), the
 # authors' release d190610, TRADE b77fcf1, SimpleTOD a6050a4, mwzeval 7f19ee0 with fuzzywuzzy 0.18.0, schema_guided_dst
 # c813955 with the schema of MultiWOZ 2.2, ConvLab-3 2a168fc with its 31 slots, CheckDST 36da911. Three kinds of scores
 # are computed by hand: predictions with several values, which most evaluators cannot read; alternatives under checkdst,
 # whose gold states have one value; and "not mentioned" in gold under trade, which the data of TRADE does not contain.
-TURNS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float | None, ...]]] = [
-    ("right", {"hotel-area": ["east"]}, {"hotel-area": ["east"]}, (1, 1, 1, 1, 1, 1, 1, 1, 1)),
-    ("wrong value", {"hotel-area": ["west"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+TURNS: list[tuple[dict[str, Any], dict[str, Any], tuple[float | None, ...]]] = [
+    # Right.
+    ({"hotel-area": ["east"]}, {"hotel-area": ["east"]}, (1, 1, 1, 1, 1, 1, 1, 1, 1)),
+    # Wrong value.
+    ({"hotel-area": ["west"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    # Second of two gold values; it is a substring of the first, so the partial ratio is 100.
+    ({"hotel-name": ["warkworth"]}, {"hotel-name": ["warkworth house", "warkworth"]}, (1, 0, 0, 0, 0, 1, 1, 1, 1)),
+    # All gold values.
     (
-        "second of two gold values; it is a substring of the first, so the partial ratio is 100",
-        {"hotel-name": ["warkworth"]},
-        {"hotel-name": ["warkworth house", "warkworth"]},
-        (1, 0, 0, 0, 0, 1, 1, 1, 1),
-    ),
-    (
-        "all gold values",
         {"hotel-name": ["warkworth house", "warkworth"]},
         {"hotel-name": ["warkworth house", "warkworth"]},
         (1, 1, 1, 1, 1, 1, 1, 1, 1),
     ),
+    # The second predicted value is correct: only an overlap accepts it. Token sort of the first value: 'wrong' and
+    # 'house warkworth' share w-r-o, 2 * 3 / (5 + 15) = 0.30.
+    ({"hotel-name": ["wrong", "warkworth house"]}, {"hotel-name": ["warkworth house"]}, (0, 0, 0, 0, 0, 0, 0.30, 1, 0)),
+    # Dontcare on both sides: mwzeval drops it from gold only, so the prediction has an extra slot.
     (
-        "the second predicted value is correct: only an overlap accepts it. Token sort of the first value: 'wrong' "
-        "and 'house warkworth' share w-r-o, 2 * 3 / (5 + 15) = 0.30",
-        {"hotel-name": ["wrong", "warkworth house"]},
-        {"hotel-name": ["warkworth house"]},
-        (0, 0, 0, 0, 0, 0, 0.30, 1, 0),
-    ),
-    (
-        "dontcare on both sides: mwzeval drops it from gold only, so the prediction has an extra slot",
         {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
         {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
         (1, 1, 1, 1, 1, 0, 1, 1, 1),
     ),
+    # Dontcare in gold only.
+    ({"hotel-stars": ["4"]}, {"hotel-area": ["dontcare"], "hotel-stars": ["4"]}, (0, 1, 1, 0, 0, 1, 0, 0, 0)),
+    # Dontcare in the prediction only.
+    ({"hotel-area": ["dontcare"], "hotel-stars": ["4"]}, {"hotel-stars": ["4"]}, (0, 1, 1, 0, 0, 0, 0, 0, 0)),
+    # None predicted.
+    ({"hotel-area": ["none"], "hotel-stars": ["4"]}, {"hotel-stars": ["4"]}, (1, 0, 0, 1, 1, 0, 0, 0, 0)),
+    # Not mentioned in gold.
+    ({"hotel-stars": ["4"]}, {"hotel-area": ["not mentioned"], "hotel-stars": ["4"]}, (1, 0, 0, 1, 1, 0, 0, 0, 0)),
+    # TRADE's table maps 'fun' to none: in gold that is a value, in the prediction it is dropped.
+    ({"attraction-type": ["fun"]}, {"attraction-type": ["fun"]}, (1, 1, 1, 0, 1, 1, 1, 1, 1)),
+    # Empty answer to an empty state.
+    ({}, {}, (1, SKIP, SKIP, 1, 1, 1, 1, 1, 1)),
+    # Empty answer to a filled state.
+    ({}, {"train-day": ["monday"]}, (0, SKIP, SKIP, 0, 0, 0, 0, 0, 0)),
+    # One extra slot.
+    ({"hotel-area": ["east"], "hotel-stars": ["4"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    # One missing slot.
+    ({"hotel-area": ["east"]}, {"hotel-area": ["east"], "hotel-stars": ["4"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    # A domain outside the seven, which ConvLab-3 does not have either.
+    ({"bus-day": ["monday"], "hotel-area": ["east"]}, {"hotel-area": ["east"]}, (0, 1, 1, 0, 0, 0, 0, 1, 1)),
+    # Center and centre.
+    ({"hotel-area": ["center"]}, {"hotel-area": ["centre"]}, (0, 0, 0, 0, 0, 0, 0, 0, 1)),
+    # Capitals in the prediction.
+    ({"hotel-name": ["Warkworth House"]}, {"hotel-name": ["warkworth house"]}, (0, 0, 0, 0, 0, 1, 1, 1, 0)),
+    # Capitals in gold, which ParlAI lower-cases.
+    ({"hotel-name": ["warkworth house"]}, {"hotel-name": ["Warkworth House"]}, (0, 1, 1, 0, 0, 1, 1, 1, 0)),
+    # Missing space. Partial ratio: 11 characters against substrings of 11 of 12, 20 / 22 = 91. Token sort: 2 * 11 / 23
+    # = 0.96.
+    ({"restaurant-name": ["currygarden"]}, {"restaurant-name": ["curry garden"]}, (0, 0, 0, 0, 0, 0, 0.96, 1, 0)),
+    # One-digit hour: '9:15' is within '09:15'. Token sort: '15 9' and '09 15' share 2 of 4 and 5, 4 / 9 = 0.44.
+    ({"train-leaveat": ["9:15"]}, {"train-leaveat": ["09:15"]}, (0, 0, 0, 0, 0, 1, 0.44, 0, 0)),
+    # Values that contain all delimiters.
     (
-        "dontcare in gold only",
-        {"hotel-stars": ["4"]},
-        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
-        (0, 1, 1, 0, 0, 1, 0, 0, 0),
-    ),
-    (
-        "dontcare in the prediction only",
-        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
-        {"hotel-stars": ["4"]},
-        (0, 1, 1, 0, 0, 0, 0, 0, 0),
-    ),
-    (
-        "none predicted",
-        {"hotel-area": ["none"], "hotel-stars": ["4"]},
-        {"hotel-stars": ["4"]},
-        (1, 0, 0, 1, 1, 0, 0, 0, 0),
-    ),
-    (
-        "not mentioned in gold",
-        {"hotel-stars": ["4"]},
-        {"hotel-area": ["not mentioned"], "hotel-stars": ["4"]},
-        (1, 0, 0, 1, 1, 0, 0, 0, 0),
-    ),
-    (
-        "TRADE's table maps 'fun' to none: in gold that is a value, in the prediction it is dropped",
-        {"attraction-type": ["fun"]},
-        {"attraction-type": ["fun"]},
-        (1, 1, 1, 0, 1, 1, 1, 1, 1),
-    ),
-    ("empty answer to an empty state", {}, {}, (1, SKIP, SKIP, 1, 1, 1, 1, 1, 1)),
-    ("empty answer to a filled state", {}, {"train-day": ["monday"]}, (0, SKIP, SKIP, 0, 0, 0, 0, 0, 0)),
-    (
-        "one extra slot",
-        {"hotel-area": ["east"], "hotel-stars": ["4"]},
-        {"hotel-area": ["east"]},
-        (0, 0, 0, 0, 0, 0, 0, 0, 0),
-    ),
-    (
-        "one missing slot",
-        {"hotel-area": ["east"]},
-        {"hotel-area": ["east"], "hotel-stars": ["4"]},
-        (0, 0, 0, 0, 0, 0, 0, 0, 0),
-    ),
-    (
-        "a domain outside the seven, which ConvLab-3 does not have either",
-        {"bus-day": ["monday"], "hotel-area": ["east"]},
-        {"hotel-area": ["east"]},
-        (0, 1, 1, 0, 0, 0, 0, 1, 1),
-    ),
-    ("center and centre", {"hotel-area": ["center"]}, {"hotel-area": ["centre"]}, (0, 0, 0, 0, 0, 0, 0, 0, 1)),
-    (
-        "capitals in the prediction",
-        {"hotel-name": ["Warkworth House"]},
-        {"hotel-name": ["warkworth house"]},
-        (0, 0, 0, 0, 0, 1, 1, 1, 0),
-    ),
-    (
-        "capitals in gold, which ParlAI lower-cases",
-        {"hotel-name": ["warkworth house"]},
-        {"hotel-name": ["Warkworth House"]},
-        (0, 1, 1, 0, 0, 1, 1, 1, 0),
-    ),
-    (
-        "missing space. Partial ratio: 11 characters against substrings of 11 of 12, 20 / 22 = 91. Token sort: "
-        "2 * 11 / 23 = 0.96",
-        {"restaurant-name": ["currygarden"]},
-        {"restaurant-name": ["curry garden"]},
-        (0, 0, 0, 0, 0, 0, 0.96, 1, 0),
-    ),
-    (
-        "one-digit hour: '9:15' is within '09:15'. Token sort: '15 9' and '09 15' share 2 of 4 and 5, 4 / 9 = 0.44",
-        {"train-leaveat": ["9:15"]},
-        {"train-leaveat": ["09:15"]},
-        (0, 0, 0, 0, 0, 1, 0.44, 0, 0),
-    ),
-    (
-        "values that contain all delimiters",
         {"restaurant-name": ["a; b | c = d, e - f"]},
         {"restaurant-name": ["a; b | c = d, e - f"]},
         (1, 1, 1, 1, 1, 1, 1, 1, 1),
     ),
+    # Values that differ after comma and space, where the released code cuts them. Token sort: 'by express holiday inn'
+    # (22) and 'by express river the' (20) share 'by express ' and 'i ', 2 * 13 / 42 = 0.62.
     (
-        "values that differ after comma and space, where the released code cuts them. Token sort: 'by express "
-        "holiday inn' (22) and 'by express river the' (20) share 'by express ' and 'i ', 2 * 13 / 42 = 0.62",
         {"hotel-name": ["express, by holiday inn"]},
         {"hotel-name": ["express, by the river"]},
         (0, 0, 1, 0, 0, 0, 0.62, 0, 1),
     ),
+    # Comma without space.
+    ({"hotel-name": ["lodge,east"]}, {"hotel-name": ["lodge,west"]}, (0, 0, 0, 0, 0, 0, 0.50, 0, 1)),
+    # Slot names with capitals and spaces, which mwzeval normalizes.
     (
-        "comma without space",
-        {"hotel-name": ["lodge,east"]},
-        {"hotel-name": ["lodge,west"]},
-        (0, 0, 0, 0, 0, 0, 0.50, 0, 1),
-    ),
-    (
-        "slot names with capitals and spaces, which mwzeval normalizes",
         {"train-arriveBy": ["17:15"], "hotel-price range": ["cheap"]},
         {"train-arriveby": ["17:15"], "hotel-pricerange": ["cheap"]},
         (0, 0, 0, 0, 0, 1, 0, 0, 0),
     ),
-    ("short slot name", {"taxi-leave": ["17:15"]}, {"taxi-leaveat": ["17:15"]}, (0, 0, 0, 0, 0, 1, 0, 0, 0)),
-    ("slot name without book", {"hotel-people": ["2"]}, {"hotel-bookpeople": ["2"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    # Short slot name.
+    ({"taxi-leave": ["17:15"]}, {"taxi-leaveat": ["17:15"]}, (0, 0, 0, 0, 0, 1, 0, 0, 0)),
+    # Slot name without book.
+    ({"hotel-people": ["2"]}, {"hotel-bookpeople": ["2"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    # One extra slot, spelled differently than in the schema.
+    ({"hotel-area": ["east"], "hotel-price range": ["cheap"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 1, 1, 0)),
+    # One extra slot, which MultiWOZ does not have.
+    ({"hotel-area": ["east"], "hotel-wifi": ["yes"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 1, 1, 0)),
+    # One extra slot, in a capitalized domain.
+    ({"hotel-area": ["east"], "Hotel-stars": ["4"]}, {"hotel-area": ["east"]}, (0, 1, 1, 0, 0, 0, 1, 1, 1)),
+    # One extra slot, in another domain.
+    ({"hotel-area": ["east"], "taxi-destination": ["ely"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    # Dontcare in another spelling.
     (
-        "one extra slot, spelled differently than in the schema",
-        {"hotel-area": ["east"], "hotel-price range": ["cheap"]},
-        {"hotel-area": ["east"]},
-        (0, 0, 0, 0, 0, 0, 1, 1, 0),
-    ),
-    (
-        "one extra slot, which MultiWOZ does not have",
-        {"hotel-area": ["east"], "hotel-wifi": ["yes"]},
-        {"hotel-area": ["east"]},
-        (0, 0, 0, 0, 0, 0, 1, 1, 0),
-    ),
-    (
-        "one extra slot, in a capitalized domain",
-        {"hotel-area": ["east"], "Hotel-stars": ["4"]},
-        {"hotel-area": ["east"]},
-        (0, 1, 1, 0, 0, 0, 1, 1, 1),
-    ),
-    (
-        "one extra slot, in another domain",
-        {"hotel-area": ["east"], "taxi-destination": ["ely"]},
-        {"hotel-area": ["east"]},
-        (0, 0, 0, 0, 0, 0, 0, 0, 0),
-    ),
-    (
-        "dontcare in another spelling",
         {"hotel-area": ["do n't care"], "hotel-stars": ["4"]},
         {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
         (0, 0, 0, 0, 0, 0, 0, 0, 0),
     ),
-    ("empty answer to dontcare alone", {}, {"hotel-area": ["dontcare"]}, (0, SKIP, SKIP, 0, 0, 1, 0, 0, 0)),
-    (
-        "different first letter: 13 of 14 are equal, 93 %",
-        {"restaurant-name": ["ian hong house"]},
-        {"restaurant-name": ["lan hong house"]},
-        (0, 0, 0, 0, 0, 0, 0.93, 0, 0),
-    ),
-    (
-        "accented letter, which fuzzywuzzy deletes before it sorts tokens",
-        {"restaurant-name": ["caf\u00e9 uno"]},
-        {"restaurant-name": ["caf uno"]},
-        (0, 0, 0, 0, 0, 0, 1, 0, 0),
-    ),
-    (
-        "error in gold that TRADE's table corrects",
-        {"hotel-type": ["guest house"]},
-        {"hotel-type": ["guesthouse"]},
-        (0, 0, 0, 1, 0, 1, 0, 1, 0),
-    ),
-    (
-        "the same in the prediction, to which the table is not applied",
-        {"hotel-type": ["guesthouse"]},
-        {"hotel-type": ["guest house"]},
-        (0, 0, 0, 0, 0, 1, 0, 1, 0),
-    ),
-    ("free parking", {"hotel-parking": ["free"]}, {"hotel-parking": ["free parking"]}, (0, 0, 0, 1, 0, 0, 0, 0, 0)),
-    ("4-star", {"hotel-stars": ["4-star"]}, {"hotel-stars": ["4"]}, (0, 0, 0, 0, 0, 1, 0, 0, 1)),
-    (
-        "alternatives in one string. Token sort: 'chinese thai' and 'chinese', 2 * 7 / 19 = 0.74",
-        {"restaurant-food": ["thai|chinese"]},
-        {"restaurant-food": ["chinese"]},
-        (0, 0, 0, 0, 0, 1, 0.74, 1, 0),
-    ),
+    # Empty answer to dontcare alone.
+    ({}, {"hotel-area": ["dontcare"]}, (0, SKIP, SKIP, 0, 0, 1, 0, 0, 0)),
+    # Different first letter: 13 of 14 are equal, 93 %.
+    ({"restaurant-name": ["ian hong house"]}, {"restaurant-name": ["lan hong house"]}, (0, 0, 0, 0, 0, 0, 0.93, 0, 0)),
+    # Accented letter, which fuzzywuzzy deletes before it sorts tokens.
+    ({"restaurant-name": ["caf\u00e9 uno"]}, {"restaurant-name": ["caf uno"]}, (0, 0, 0, 0, 0, 0, 1, 0, 0)),
+    # Error in gold that TRADE's table corrects.
+    ({"hotel-type": ["guest house"]}, {"hotel-type": ["guesthouse"]}, (0, 0, 0, 1, 0, 1, 0, 1, 0)),
+    # The same in the prediction, to which the table is not applied.
+    ({"hotel-type": ["guesthouse"]}, {"hotel-type": ["guest house"]}, (0, 0, 0, 0, 0, 1, 0, 1, 0)),
+    # Free parking.
+    ({"hotel-parking": ["free"]}, {"hotel-parking": ["free parking"]}, (0, 0, 0, 1, 0, 0, 0, 0, 0)),
+    # 4-star.
+    ({"hotel-stars": ["4-star"]}, {"hotel-stars": ["4"]}, (0, 0, 0, 0, 0, 1, 0, 0, 1)),
+    # Alternatives in one string. Token sort: 'chinese thai' and 'chinese', 2 * 7 / 19 = 0.74.
+    ({"restaurant-food": ["thai|chinese"]}, {"restaurant-food": ["chinese"]}, (0, 0, 0, 0, 0, 1, 0.74, 1, 0)),
 ]
 # Sums of the columns, by hand: (sum of scores, scored turns).
 TOTALS = {
@@ -246,20 +160,20 @@ def test_readme_describes_all_presets_and_normalizers() -> None:
 @pytest.mark.parametrize("preset", ORDER)
 def test_presets_on_all_turns(preset: str) -> None:
     column = ORDER.index(preset)
-    predictions, references = [turn[1] for turn in TURNS], [turn[2] for turn in TURNS]
+    predictions, references = [turn[0] for turn in TURNS], [turn[1] for turn in TURNS]
     convention = PRESETS[preset]
     scores, scored = joint_goal_scores(predictions, references, convention)
     correct = joint_goal_correct(predictions, references, preset)
     assert correct.dtype == np.bool_
-    for (description, prediction, reference, expected), score, is_scored, is_correct in zip(
+    for (prediction, reference, expected), score, is_scored, is_correct in zip(
         TURNS, scores, scored, correct, strict=True
     ):
         assert is_scored == (expected[column] is not SKIP)
         if expected[column] is SKIP:
             assert not compare_states(prediction, reference, convention).answered
             continue
-        assert score == pytest.approx(expected[column], abs=1e-9), description
-        assert is_correct == (expected[column] == 1), description
+        assert score == pytest.approx(expected[column], abs=1e-9), prediction
+        assert is_correct == (expected[column] == 1), prediction
     with pytest.warns(UserWarning, match="predictions have slots that no reference has: .*'hotel-wifi'"):
         results = joint_goal_accuracy(predictions, references, preset=preset, intervals=False)
     numerator, denominator = TOTALS[preset]
@@ -441,8 +355,8 @@ def test_fuzzy_ratios(value: str, other: str, partial: int, token_sort: int) -> 
     [("mwzeval", (0.5869565217, 0.6923076923, 0.6352941176)), ("convlab3", (0.6315789474, 0.5581395349, 0.5925925926))],
 )
 def test_slot_precision_recall_and_f1_of_the_evaluators(preset: str, figures: tuple[float, float, float]) -> None:
-    turns = [turn for turn in TURNS if all(len(values) == 1 for values in turn[1].values())]
+    turns = [turn for turn in TURNS if all(len(values) == 1 for values in turn[0].values())]
     assert len(turns) == 38
     with pytest.warns(UserWarning, match="no reference has"):
-        results = joint_goal_accuracy([t[1] for t in turns], [t[2] for t in turns], preset=preset, intervals=False)
+        results = joint_goal_accuracy([t[0] for t in turns], [t[1] for t in turns], preset=preset, intervals=False)
     assert [results[f"slot_{key}"] for key in ("precision", "recall", "f1")] == pytest.approx(figures, abs=1e-9)

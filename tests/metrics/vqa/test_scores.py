@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dair_hf.metrics.vqa.answers import normalize_answer, strip_spaces
 from dair_hf.metrics.vqa.scores import (
     _count_matches,
     _official_scores,
@@ -20,8 +21,9 @@ from dair_hf.metrics.vqa.scores import (
     vqa_scores,
 )
 
-# (prediction, answers, accuracy by the evaluation code published with version 2 of the data)
-PINNED = json.loads(Path(__file__).with_name("pinned_vqa.json").read_text(encoding="utf-8"))["scores"]
+# Output of the evaluation code published with version 2 of the data: (text, normalized text) for all words of its
+# tables and for edge cases of its rules, and (prediction, answers, accuracy).
+PINNED = json.loads(Path(__file__).with_name("pinned_vqa.json").read_text(encoding="utf-8"))
 
 
 def by_subsets(prediction: str, answers: list[str]) -> Fraction:
@@ -42,7 +44,9 @@ def test_zero_to_ten_agreeing_annotators() -> None:
 
 
 def test_output_of_the_published_code() -> None:
-    predictions, references, expected = zip(*PINNED, strict=True)
+    normalized = PINNED["normalized"]
+    assert len(normalized) > 200 and [[text, normalize_answer(text)] for text, _ in normalized] == normalized
+    predictions, references, expected = zip(*PINNED["scores"], strict=True)
     assert vqa_scores(predictions, references) == pytest.approx(list(expected), abs=1e-9)
     assert len(set(expected)) == 5
 
@@ -159,3 +163,10 @@ def test_images_are_the_units_of_intervals() -> None:
     assert interval([f"COCO_val2014_{i:012d}" for i in range(40)]) == interval(list(range(40)))
     assert interval([f"COCO_val2014_{i // 4:012d}" for i in range(40)]) == (low, point, high)
     assert math.isnan(interval(["7"] * 40)[0])
+
+
+def test_spaces() -> None:
+    assert strip_spaces("\n a\tb \n") == "a b"
+    assert strip_spaces("A  b") == "A  b"
+    assert normalize_answer("  A  b\u00a0 c ") == "b c"
+    assert normalize_answer("line\nend") == "line end"
