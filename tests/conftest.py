@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -36,6 +37,12 @@ if _DATA in os.environ:
     os.environ[_ASIDE] = os.environ.pop(_DATA)
 
 pytest_plugins = ["tests.fixtures.hub_server"]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of garbage collections: accelerate starts a full one in every training."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
