@@ -11,8 +11,6 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import (
-    CohereConfig,
-    CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     PreTrainedModel,
@@ -24,7 +22,7 @@ from dair_hf import DataError
 from dair_hf.losses import chunked as room
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.per_sample import causal_nll, seq2seq_nll
-from tests.fixtures import points, tiny
+from tests.fixtures import tiny
 
 LABELS = torch.tensor([[-100, 5, 6, 7, -100], [8, 9, 10, 11, 12], [-100] * 5, [-100, -100, 4, -100, 13]])
 SMALL: dict[str, Any] = {
@@ -74,7 +72,7 @@ def gradients(model: nn.Module, losses: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 4, 100])
+@pytest.mark.parametrize("tokens", [1, 3, 100])
 @pytest.mark.parametrize("name", MODELS)
 def test_values_and_gradients_are_those_of_the_full_logits(name: str, tokens: int) -> None:
     make, causal = MODELS[name]
@@ -91,7 +89,7 @@ def test_values_and_gradients_are_those_of_the_full_logits(name: str, tokens: in
     assert max(values.abs().max() for values in found.values()) > 1e-3
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["bart", "lora"])
 def test_the_model_is_unchanged_afterwards(name: str) -> None:
     make, causal = MODELS[name]
     model, inputs = make(), inputs_of(causal)
@@ -175,31 +173,20 @@ def test_the_default_chunk_has_a_limited_number_of_logits() -> None:
     assert ChunkedLoss(tiny.model("gpt2"), True).tokens == 2**24 // tiny.VOCAB
 
 
-def scaled() -> PreTrainedModel:
-    settings = {name: value for name, value in SMALL.items() if name != "head_dim"}
-    return CohereForCausalLM(CohereConfig(**settings, logit_scale=0.0625))
-
-
-def capped(cap: float = 30.0, size: float = 0.5) -> PreTrainedModel:
+def capped(size: float) -> PreTrainedModel:
     """Return a model whose soft cap has another name than that of Gemma 2, with logits of a given size."""
     settings = {**SMALL, "num_hidden_layers": 3, "lru_width": 16, "attention_window_size": 8}
-    return RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**settings, logits_soft_cap=cap, w_init_variance_scale=size))
+    return RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**settings, logits_soft_cap=30.0, w_init_variance_scale=size))
 
 
 @pytest.mark.parametrize(
-    ("make", "dtype"),
-    [
-        (scaled, torch.float32),
-        (scaled, torch.bfloat16),
-        (capped, torch.float32),
-        (capped, torch.bfloat16),
-        # Logits so small that the cap does not change a loss in float32, as it will after training.
-        (lambda: capped(30.0, 1e-8), torch.float32),
-    ],
+    ("size", "dtype"),
+    # Logits so small that the cap does not change a loss in float32, as it will after training.
+    [(0.5, torch.bfloat16), (1e-8, torch.float32)],
 )
-def test_unsupported_changes_of_logits_are_refused(make: Callable[[], PreTrainedModel], dtype: torch.dtype) -> None:
+def test_unsupported_changes_of_logits_are_refused(size: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    model = make().to(dtype)
+    model = capped(size).to(dtype)
     with pytest.raises(DataError, match="chunked_loss"):
         ChunkedLoss(model, True)(model, inputs_of(True), LABELS)
     # The projection is restored.
@@ -249,14 +236,14 @@ def test_models_without_a_projection_are_refused() -> None:
     ("kind", "settings"),
     [
         ("bart", {"normalization": "token"}),
-        ("t5", {"method": "da"}),
-        ("gpt2", {"regularizer": "l1", "gradient_accumulation_steps": 2}),
+        ("gpt2", {"regularizer": "l1", "gradient_accumulation_steps": 2, tiny.CHECKPOINTING: True}),
     ],
 )
 def test_training_and_evaluation_are_the_same_with_chunks(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     data, found = tiny.pairs(kind, 11), {}
     for chunked in (False, True):
-        made = tiny.trainer(tmp_path, kind, data, eval_dataset=data, chunked_loss=chunked, **settings)
+        run = {"chunked_loss": chunked, "num_train_epochs": 1, **settings}
+        made = tiny.trainer(tmp_path, kind, data, eval_dataset=data, **run)
         if chunked:
             made.pair_loss.chunked.tokens = 5
         made.train()
@@ -271,26 +258,10 @@ def test_each_run_uses_the_model_of_model_init(tmp_path: Path) -> None:
     data, weights = tiny.pairs(kind, 7), []
     for settings in ({"chunked_loss": True}, {}):
         made = tiny.trainer(
-            tmp_path, kind, data, model=None, model_init=lambda: tiny.model(kind, seed=4), max_steps=3, **settings
+            tmp_path, kind, data, model=None, model_init=lambda: tiny.model(kind, seed=4), max_steps=1, **settings
         )
         for _ in range(2):  # each run starts from a new model
             made.train()
         weights.append(tiny.weights(made.model))
     assert tiny.distance(*weights) < 1e-9
     assert tiny.distance(weights[0], tiny.weights(tiny.model(kind, seed=4))) > 1e-4
-
-
-def test_chunks_work_with_gradient_checkpointing(tmp_path: Path) -> None:
-    weights = []
-    for settings in ({}, {"chunked_loss": True, tiny.CHECKPOINTING: True}):
-        made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 7), **settings)
-        made.train()
-        weights.append(tiny.weights(made.model))
-    assert tiny.distance(*weights) < 1e-9
-
-
-def test_losses_that_need_logits_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="chunked_loss"):
-        tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), chunked_loss=True, regularizer="kl")
-    with pytest.raises(ValueError, match="chunked_loss"):
-        points.trainer(tmp_path, points.pairs(4), chunked_loss=True)

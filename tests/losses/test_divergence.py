@@ -10,12 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dair_hf.losses.divergence import (
-    FEATURE_REGULARIZERS,
-    align_targets,
-    feature_consistency,
-    mart_terms,
-)
+from dair_hf.losses.divergence import FEATURE_REGULARIZERS, align_targets, feature_consistency, mart_terms
 from tests.losses.test_objective import gradients, leaf
 
 kl_consistency, js_consistency = FEATURE_REGULARIZERS["kl"], FEATURE_REGULARIZERS["js"]
@@ -25,24 +20,12 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
 
 
-def numpy_kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    return (p * np.log(p / q)).sum(-1)
-
-
 def divergence(first: np.ndarray, second: np.ndarray, regularizer: str) -> float:
     p, q = softmax(first), softmax(second)
     if regularizer == "kl":
         return float((p * np.log(p / q)).sum())
     m = (p + q) / 2
     return float((p * np.log(p / m)).sum() / 2 + (q * np.log(q / m)).sum() / 2)
-
-
-@pytest.mark.parametrize("regularizer", ["kl", "js"])
-def test_classes(regularizer: str) -> None:
-    first, second = np.random.default_rng(0).normal(size=(2, 6, 4))
-    found = feature_consistency(torch.tensor(first), torch.tensor(second), regularizer)
-    expected = [divergence(p, q, regularizer) for p, q in zip(first, second, strict=True)]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
 
 
 def test_half_precision_features_are_compared_in_float32() -> None:
@@ -70,31 +53,6 @@ def test_a_single_logit_is_that_of_a_binary_classifier(regularizer: str, shape: 
     assert found[0] > 0.1 and found[1].abs() < 1e-12
 
 
-def test_kl_and_its_gradient_match_numpy() -> None:
-    first, second = np.random.default_rng(1).normal(size=(2, 30, 7))
-    p, q = softmax(first), softmax(second)
-    logits = leaf(first), leaf(second)
-    value = kl_consistency(logits[0].log_softmax(-1), logits[1].log_softmax(-1))
-    np.testing.assert_allclose(value.detach().numpy(), numpy_kl(p, q), rtol=1e-10)
-    to_first, to_second = gradients(value, *logits)
-    # d KL(p||q) / d z_i = p_i (log(p_i / q_i) - KL) and d / d w_i = q_i - p_i, z and w being the logits.
-    np.testing.assert_allclose(to_first, p * (np.log(p / q) - numpy_kl(p, q)[:, None]), atol=1e-12)
-    np.testing.assert_allclose(to_second, q - p, atol=1e-12)
-
-
-def test_js_and_its_gradient_match_numpy() -> None:
-    first, second = np.random.default_rng(2).normal(size=(2, 30, 7))
-    p, q = softmax(first), softmax(second)
-    m = (p + q) / 2
-    logits = leaf(first), leaf(second)
-    value = js_consistency(logits[0].log_softmax(-1), logits[1].log_softmax(-1))
-    np.testing.assert_allclose(value.detach().numpy(), (numpy_kl(p, m) + numpy_kl(q, m)) / 2, rtol=1e-10)
-    to_first, to_second = gradients(value, *logits)
-    # d JS / d p_i = log(p_i / m_i) / 2; through the softmax that is p_i (g_i - sum_j p_j g_j).
-    np.testing.assert_allclose(to_first, p * (np.log(p / m) / 2 - numpy_kl(p, m)[:, None] / 2), atol=1e-12)
-    np.testing.assert_allclose(to_second, q * (np.log(q / m) / 2 - numpy_kl(q, m)[:, None] / 2), atol=1e-12)
-
-
 def log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Return log(p / q), 0 where p is 0."""
     ratios = np.zeros_like(p)
@@ -104,9 +62,10 @@ def log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("regularizer", ["kl", "js"])
-def test_impossible_classes_contribute_neither_value_nor_gradient(regularizer: str, dtype: torch.dtype) -> None:
+def test_values_and_gradients_also_with_impossible_classes(regularizer: str, dtype: torch.dtype) -> None:
     first, second = np.random.default_rng(3).normal(size=(2, 20, 6))
-    first[:, [1, 4]] = second[:, 1] = -np.inf  # class 1 is impossible in both views, class 4 in the original
+    # The last rows have no such class. Class 1 is impossible in both views, class 4 in the original.
+    first[:10, [1, 4]] = second[:10, 1] = -np.inf
     p, q = softmax(first), softmax(second)
     m = (p + q) / 2
     logits = [torch.tensor(values, dtype=dtype, requires_grad=True) for values in (first, second)]
@@ -116,15 +75,17 @@ def test_impossible_classes_contribute_neither_value_nor_gradient(regularizer: s
     to_first, to_second = (logit.grad.numpy() for logit in logits)  # type: ignore[union-attr]
     if regularizer == "kl":
         expected = (p * log_ratio(p, q)).sum(-1)
+        # d KL(p||q) / d z_i = p_i (log(p_i / q_i) - KL) and d / d w_i = q_i - p_i, z and w being the logits.
         slopes = p * (log_ratio(p, q) - expected[:, None]), q - p
     else:
         halves = (p * log_ratio(p, m)).sum(-1) / 2, (q * log_ratio(q, m)).sum(-1) / 2
         expected = halves[0] + halves[1]
+        # d JS / d p_i = log(p_i / m_i) / 2; through the softmax that is p_i (g_i - sum_j p_j g_j).
         slopes = p * (log_ratio(p, m) / 2 - halves[0][:, None]), q * (log_ratio(q, m) / 2 - halves[1][:, None])
     np.testing.assert_allclose(value.detach().numpy(), expected, atol=tolerance)
     np.testing.assert_allclose(to_first, slopes[0], atol=tolerance)
     np.testing.assert_allclose(to_second, slopes[1], atol=tolerance)
-    assert (to_first[:, [1, 4]] == 0).all() and (to_second[:, 1] == 0).all()
+    assert (to_first[:10, [1, 4]] == 0).all() and (to_second[:10, 1] == 0).all()
 
 
 def test_kl_is_infinite_if_only_the_augmented_view_excludes_a_class() -> None:
@@ -134,15 +95,6 @@ def test_kl_is_infinite_if_only_the_augmented_view_excludes_a_class() -> None:
     # The mean of both is (0.75, 0.25).
     halves = 0.5 * math.log(2 / 3) + 0.5 * math.log(2), math.log(4 / 3)
     assert js_consistency(p, q).item() == pytest.approx(sum(halves) / 2)
-
-
-def test_js_is_symmetric_and_at_most_log_two_while_kl_is_neither() -> None:
-    p = torch.tensor([[1.0, 1e-30], [0.7, 0.3]], dtype=torch.float64).log()
-    q = torch.tensor([[1e-30, 1.0], [0.2, 0.8]], dtype=torch.float64).log()
-    torch.testing.assert_close(js_consistency(p, q), js_consistency(q, p), rtol=1e-14, atol=0)
-    assert js_consistency(p, q)[0].item() == pytest.approx(math.log(2))
-    assert kl_consistency(p, q)[0] > 60
-    assert abs(kl_consistency(p, q)[1] - kl_consistency(q, p)[1]) > 0.01
 
 
 @pytest.mark.parametrize("scale", [1.0, 12.0])

@@ -13,7 +13,6 @@ from dair_hf.losses.per_sample import (
     binary_cross_entropy,
     causal_nll,
     cross_entropy,
-    full_precision,
     huber,
     multi_label,
     seq2seq_nll,
@@ -72,10 +71,6 @@ def test_a_row_without_a_target_is_zero_and_connected(loss: object) -> None:
     assert given.logits.grad.abs().sum().item() == 0.0
 
 
-def test_the_first_label_is_no_target_of_a_decoder_only_model() -> None:
-    assert causal_nll(outputs(np.ones((1, 3, 4))), torch.tensor([[2, -100, -100]])).item() == 0.0
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_logits_are_converted_before_the_softmax(dtype: torch.dtype) -> None:
     logits = np.random.default_rng(1).normal(size=(3, 4, 5)) * 4
@@ -83,11 +78,6 @@ def test_half_precision_logits_are_converted_before_the_softmax(dtype: torch.dty
     value = seq2seq_nll(SimpleNamespace(logits=rounded), torch.tensor(LABELS))
     assert value.dtype == torch.float32
     np.testing.assert_allclose(value.numpy(), numpy_nll(rounded.double().numpy(), LABELS, 0)[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize(("dtype", "kept"), [(torch.float64, torch.float64), (torch.float32, torch.float32)])
-def test_full_precision_converts_half_precision_only(dtype: torch.dtype, kept: torch.dtype) -> None:
-    assert full_precision(torch.ones(1, dtype=dtype)).dtype == kept
 
 
 def test_cross_entropy_matches_numpy_and_ignores_absent_targets() -> None:

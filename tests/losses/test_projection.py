@@ -23,7 +23,7 @@ def oracle(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
     return nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
-@pytest.mark.parametrize("rows", [1, 3, 7, 50])
+@pytest.mark.parametrize("rows", [1, 3, 50])
 @pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_values_and_gradients_are_those_of_all_logits(rows: int, cap: float | None, has_bias: bool) -> None:

@@ -81,7 +81,6 @@ DATA: dict[str, Callable[[], Any]] = {
     "transform to images": lambda: pictures().with_transform(as_image),
     "transform to pixels": lambda: pictures().with_transform(as_pixels),
     "torch data set": TorchImages,
-    "list": lambda: [TorchImages()[row] for row in range(10)],
 }
 
 

@@ -24,29 +24,17 @@ from tests.fixtures import points, tiny
 PAIRED = torch.tensor([True, False, True] * 5)
 
 
-@pytest.mark.parametrize("method", ["erm", "da", "dair"])
-@pytest.mark.parametrize("has_partner", [None, PAIRED])
+@pytest.mark.parametrize(("method", "has_partner"), [("erm", PAIRED), ("da", None), ("dair", PAIRED)])
 def test_tensors_and_rows_train_the_same_parameters(tmp_path: Path, method: str, has_partner: Tensor | None) -> None:
     data = points.pairs(15, has_partner)
     settings = {"method": method, "dair_lambda": 2.0}
     tensors = points.trainer(tmp_path / "a", data, **settings)
     rows = points.trainer(tmp_path / "b", points.rows_of(data), **settings)
-    for made in (tensors, rows):
-        made.train()
-    assert torch.equal(points.weights(tensors), points.weights(rows))
+    assert torch.equal(points.trained(tensors), points.trained(rows))
     assert (points.weights(tensors) - points.weights(points.trainer(tmp_path, data))).abs().max() > 1e-3
 
 
-def test_erm_does_not_compute_partners_of_tensors(tmp_path: Path) -> None:
-    x, _, labels = points.points(8)
-
-    def never(rows: Tensor, epoch: int) -> dict[str, Tensor]:
-        raise AssertionError("a partner was made")
-
-    points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}, never), method="erm").train()
-
-
-def test_originals_alone_get_the_epoch(tmp_path: Path) -> None:
+def test_originals_alone_are_computed_for_erm_and_get_the_epoch(tmp_path: Path) -> None:
     x, _, labels = points.points(8)
     epochs: list[int] = []
 
@@ -54,7 +42,10 @@ def test_originals_alone_get_the_epoch(tmp_path: Path) -> None:
         epochs.append(epoch)
         return {"x": x[rows] + epoch, "labels": labels[rows]}
 
-    points.trainer(tmp_path, TensorPairs(drawn, {"x": x, "labels": labels}), method="erm", num_train_epochs=2).train()
+    def never(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        raise AssertionError("a partner was made")
+
+    points.trainer(tmp_path, TensorPairs(drawn, never, rows=8), method="erm", num_train_epochs=2).train()
     assert epochs == [0, 0, 1, 1]
 
 
@@ -62,9 +53,7 @@ def test_a_method_assigned_later_gets_partners(tmp_path: Path) -> None:
     data = points.pairs(8)
     known, assigned = points.trainer(tmp_path, data, method="da"), points.trainer(tmp_path, data, method="erm")
     assigned.args.method = "da"
-    for made in (known, assigned):
-        made.train()
-    assert torch.equal(points.weights(known), points.weights(assigned))
+    assert torch.equal(points.trained(known), points.trained(assigned))
 
 
 def test_views_get_the_epoch_also_after_a_resume(tmp_path: Path) -> None:
@@ -77,22 +66,18 @@ def test_views_get_the_epoch_also_after_a_resume(tmp_path: Path) -> None:
 
     data = TensorPairs({"x": x, "labels": labels}, drawn)
     settings = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 3}
-    whole = points.trainer(tmp_path, data, **settings)
-    whole.train()
+    whole = points.trained(points.trainer(tmp_path, data, **settings))
     assert epochs == [0, 0, 1, 1, 2, 2]
     epochs.clear()
-    resumed = points.trainer(tmp_path, data, **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert torch.equal(points.weights(whole), points.weights(resumed))
+    assert torch.equal(whole, points.trained(points.trainer(tmp_path, data, **settings), tmp_path / "checkpoint-3"))
     assert epochs[-2:] == [2, 2] and set(epochs) == {1, 2}
 
 
-@pytest.mark.parametrize("batch", [3, 64])
-def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path, batch: int) -> None:
+def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path) -> None:
     data = points.pairs(15, PAIRED)
     results = []
     for name, pairs in (("a", data), ("b", points.rows_of(data))):
-        made = points.trainer(tmp_path / name, None, per_device_eval_batch_size=batch)
+        made = points.trainer(tmp_path / name, None, per_device_eval_batch_size=3)
         found = made.evaluate_pairs(pairs, points.correct)
         loss = made.evaluate(pairs)
         results.append({**found, **{key: loss[key] for key in ("eval_loss", "eval_rows", "eval_pairs")}})
@@ -101,12 +86,10 @@ def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path, batch: int) -> No
 
 
 def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
-    data = points.pairs(8)
-    made = points.trainer(tmp_path / "a", data, dataloader_num_workers=1)
-    plain = points.trainer(tmp_path / "b", data)
-    made.train()
-    plain.train()
-    assert torch.equal(points.weights(made), points.weights(plain))
+    made, plain = (
+        points.trained(points.trainer(tmp_path, points.pairs(8), dataloader_num_workers=workers)) for workers in (1, 0)
+    )
+    assert torch.equal(made, plain)
 
 
 def drawn(epoch: int) -> datasets.Dataset:
@@ -114,10 +97,8 @@ def drawn(epoch: int) -> datasets.Dataset:
     longer = [5] * (7 + 2 * epoch) + [6]
     columns = {"input_ids": longer, "attention_mask": [1] * len(longer), "labels": [-100] * (len(longer) - 1) + [6]}
     has_partner = np.random.default_rng(epoch).random(20) < 0.5
-    return tiny.pairs("gpt2", 20).map(
-        lambda _, row: {"augmented_" + name: value if has_partner[row] else None for name, value in columns.items()},
-        with_indices=True,
-    )
+    partners = {f"augmented_{name}": [value if at else None for at in has_partner] for name, value in columns.items()}
+    return datasets.Dataset.from_dict(tiny.pairs("gpt2", 20)[:] | partners)
 
 
 def test_token_batches_of_redrawn_partners_keep_the_limit_in_every_epoch(tmp_path: Path) -> None:
@@ -175,11 +156,10 @@ def test_erm_counts_the_tokens_of_originals_alone(tmp_path: Path) -> None:
         lambda data: data,
         lambda data: data.with_transform(lambda rows: rows),
         lambda data: data.to_iterable_dataset(),
-        lambda data: [dict(row) for row in data],
         lambda data: EpochPairs(lambda epoch: data),
         lambda data: points.pairs(8),
     ],
-    ids=["rows", "transformed", "stream", "list", "drawn", "tensors"],
+    ids=["rows", "transformed", "stream", "drawn", "tensors"],
 )
 def test_erm_collates_originals_alone(tmp_path: Path, make: Any) -> None:
     data = make(tiny.pairs("gpt2", 8))
@@ -232,8 +212,8 @@ def reading(folder: Path, data: Any, collator: Reads, **settings: Any) -> DAIRTr
 
 @pytest.mark.parametrize(
     ("data", "method"),
-    [(told(), "dair"), (told(), "erm"), (EpochPairs(lambda epoch: told()), "dair")],
-    ids=["rows", "originals alone", "drawn each epoch"],
+    [(told(), "erm"), (EpochPairs(lambda epoch: told()), "dair")],
+    ids=["originals alone", "drawn each epoch"],
 )
 def test_a_collator_gets_the_columns_that_it_lists(tmp_path: Path, data: Any, method: str) -> None:
     collator = Reads()
@@ -270,7 +250,7 @@ def test_columns_that_a_collator_does_not_list_are_removed(tmp_path: Path) -> No
 @pytest.mark.parametrize("as_sampler", [False, True])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("n_rows", [12, 13, 16, 19, 24])
+@pytest.mark.parametrize("n_rows", [13, 16, 24])
 def test_rows_that_accelerate_repeats_in_the_last_batch_are_known_after_batches_were_skipped(
     n_rows: int, drop_last: bool, split: bool, as_sampler: bool, skipped: int
 ) -> None:

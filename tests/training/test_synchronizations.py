@@ -1,4 +1,4 @@
-"""Synchronizations of host and device per step, compared with Seq2SeqTrainer; no graph breaks in the loss."""
+"""Synchronizations of host and device per step; no graph breaks in the loss."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers import DataCollatorForSeq2Seq, TrainerCallback
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from dair_hf import DAIRConfig, PairCollator, TensorPairs
+from dair_hf import PairCollator, TensorPairs
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners
 from dair_hf.data.collator import count_positions
 from dair_hf.losses.objective import LOSS_REGULARIZERS, pair_slopes
@@ -104,20 +103,6 @@ def test_synchronizations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
 
 
-def plain(folder: Path, kind: str, data: datasets.Dataset, **settings: Any) -> Seq2SeqTrainer:
-    shared = tiny.config(folder, **settings)
-    own = set(DAIRConfig.__dataclass_fields__) - set(Seq2SeqTrainingArguments.__dataclass_fields__)
-    fields = {n: getattr(shared, n) for n, f in DAIRConfig.__dataclass_fields__.items() if n not in own and f.init}
-    known = tiny.tokenizer()
-    return Seq2SeqTrainer(
-        model=tiny.model(kind),
-        args=Seq2SeqTrainingArguments(**fields),
-        train_dataset=data.select_columns(["input_ids", "attention_mask", "labels"]),
-        data_collator=DataCollatorForSeq2Seq(known, model=None),
-        processing_class=known,
-    )
-
-
 def of_a_run(made: Any, monkeypatch: pytest.MonkeyPatch) -> Waits:
     """Return the synchronizations of the training process after its first step; batches are collated in another."""
     made.args.dataloader_num_workers = 1
@@ -125,6 +110,7 @@ def of_a_run(made: Any, monkeypatch: pytest.MonkeyPatch) -> Waits:
     with counted(monkeypatch) as found:
         made.add_callback(AfterTheFirstStep(found))
         made.train()
+    assert found.total() > 0  # those of Trainer, optimizer and attention mask
     return found
 
 
@@ -142,33 +128,10 @@ class AfterTheFirstStep(TrainerCallback):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"regularizer": "l1", "normalization": "token", "logging_strategy": "steps", "logging_steps": 1},
-        {"regularizer": "kl"},
         {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
+        {"dair_lambda": "auto", "normalization": "token"},
     ],
 )
-@pytest.mark.parametrize("kind", ["gpt2", "bart"])
-def test_a_step_synchronizes_hardly_more_than_one_of_seq2seq_trainer(
-    tmp_path: Path, kind: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = tiny.pairs(kind, 4 * (1 + STEPS))
-    same = {name: value for name, value in settings.items() if name not in ("regularizer", "normalization")}
-    expected = of_a_run(plain(tmp_path, kind, data, **same), monkeypatch)
-    found = of_a_run(tiny.trainer(tmp_path, kind, data, **settings), monkeypatch)
-    assert expected.total() > 0  # Trainer, optimizer and attention mask synchronize, too
-    assert found.total() <= expected.total() + (2 * STEPS if "logging_steps" in settings else STEPS)
-
-
-STEP_SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"dair_lambda": "auto"},
-    {"dair_lambda": "auto", "normalization": "token"},
-    {"dair_lambda": "auto", "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
-]
-
-
-@pytest.mark.parametrize("settings", STEP_SETTINGS)
 def test_the_library_itself_waits_for_nothing_in_a_step(
     tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +141,7 @@ def test_the_library_itself_waits_for_nothing_in_a_step(
     _, steps = made.pair_history.sums(data["row_id"][:])
     assert steps.sum() == sum(partner is not None for partner in data["augmented_input_ids"])
     found = made.lambda_control.latest
-    assert found > 0 and (found != tiny.config(tmp_path).dair_lambda) == bool(settings)
+    assert found > 0 and (found != tiny.config(tmp_path).dair_lambda) == ("dair_lambda" in settings)
 
 
 def test_the_library_waits_where_it_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,8 +210,6 @@ def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[st
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"normalization": "token", "regularizer": "l1"},
         {"method": "erm"},
         {"method": "augmented"},
         {"regularizer": "js"},
@@ -283,7 +244,7 @@ def test_a_step_on_classes_reads_no_tensor_values(
 # ---- torch.compile ----
 
 
-@pytest.mark.parametrize("settings", [{}, {"regularizer": "l1", "normalization": "token"}, {"method": "da"}])
+@pytest.mark.parametrize("settings", [{}, {"method": "da", "normalization": "token"}])
 def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, Any]) -> None:
     """From the logits of flattened views to the objective and the logged sums."""
     args = tiny.config(tmp_path, **settings)

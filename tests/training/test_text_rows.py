@@ -10,19 +10,11 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from peft import (
-    LoraConfig,
-    PrefixTuningConfig,
-    PromptEncoderConfig,
-    PromptTuningConfig,
-    TaskType,
-    get_peft_model,
-)
+from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, TaskType, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    DataCollatorWithPadding,
     LlamaConfig,
     LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
@@ -80,17 +72,11 @@ def trainer(folder: Path, model: Any, data: Any = None, tokenizer: Any = None, *
     )
 
 
-@pytest.mark.parametrize("names", [("prompt", "completion"), ("source", "target")])
-@pytest.mark.parametrize("kind", ["t5", "llama"])
+@pytest.mark.parametrize(("kind", "names"), [("t5", ("source", "target")), ("llama", ("prompt", "completion"))])
 def test_prompts_and_completions_are_encoded_as_by_hand(tmp_path: Path, kind: str, names: tuple[str, str]) -> None:
-    renamed = rows_of(PAIRS).rename_columns(
-        {
-            prefix + old: prefix + new
-            for prefix in ("", "augmented_")
-            for old, new in zip(("prompt", "completion"), names, strict=True)
-        }
-    )
-    made = trainer(tmp_path, tiny.model(kind), renamed).train_dataset
+    renamed = {"prompt": names[0], "completion": names[1]}
+    renamed |= {f"augmented_{old}": f"augmented_{new}" for old, new in renamed.items()}
+    made = trainer(tmp_path, tiny.model(kind), rows_of(PAIRS).rename_columns(renamed)).train_dataset
     end = [tiny.EOS]
     by_hand = [
         tiny.view(kind, [4, 5, 6], [7, *end]),
@@ -100,20 +86,6 @@ def test_prompts_and_completions_are_encoded_as_by_hand(tmp_path: Path, kind: st
     for name in ("input_ids", "attention_mask", "labels"):
         assert made[name][:] == [by_hand[0][name], by_hand[2][name]]
         assert made[f"augmented_{name}"][:] == [by_hand[1][name], None]
-
-
-def test_training_on_texts_is_training_on_their_tokens(tmp_path: Path) -> None:
-    texts = rows_of(PAIRS, 6)
-    tokens = trainer(tmp_path, tiny.model("llama"), texts).train_dataset.remove_columns(list(PAIRS[0])[1:])
-    of_texts, of_tokens = (
-        trainer(tmp_path, tiny.model("llama"), data, method="dair", dair_lambda=0.5, max_steps=3)
-        for data in (texts, tokens)
-    )
-    assert of_tokens.train_dataset is tokens
-    for made in (of_texts, of_tokens):
-        made.train()
-    assert tiny.distance(tiny.weights(of_texts.model), tiny.weights(of_tokens.model)) == 0
-    assert tiny.distance(tiny.weights(of_texts.model), tiny.weights(tiny.model("llama"))) > 0
 
 
 def test_a_shared_completion_is_that_of_the_original(tmp_path: Path) -> None:
@@ -135,16 +107,6 @@ def test_classes_by_name_and_pairs_of_texts(tmp_path: Path) -> None:
     assert regression["labels"][:] == [1.5] and "augmented_labels" not in regression.column_names
     with pytest.raises(DataError, match="row 'a', column 'label'"):
         trainer(tmp_path, bert(), rows_of([{**CLASSES_OF_TEXTS[0], "label": "maybe"}]))
-
-
-@pytest.mark.parametrize("column", ["label", "augmented_label"])
-def test_class_numbers_beyond_those_of_the_model_are_refused_before_training(tmp_path: Path, column: str) -> None:
-    good = {"text": "w4", "label": 1, "augmented_text": "w6", "augmented_label": 0}
-    rows = [good, good, {**good, column: 2}]
-    with pytest.raises(DataError, match=f"row '2', column '{column}'"):
-        trainer(tmp_path, bert(), datasets.Dataset.from_list(rows))
-    three = bert(num_labels=3, id2label=None, label2id=None)
-    assert trainer(tmp_path, three, datasets.Dataset.from_list(rows)).train_dataset[f"{column}s"][2] == 2
 
 
 CLASS = datasets.ClassLabel(names=["no", "yes"])
@@ -223,9 +185,7 @@ def test_a_classifier_is_trained_evaluated_and_reported_without_more_arguments(t
     assert report.summary["pairs"] == 8 and report.summary["steps_per_pair"] == 10
 
 
-@pytest.mark.parametrize(
-    "value", [[1.0, 0.0, float("nan")], [1.0, 0.0, 7.0], [1.0, -100.0, 0.0], [float("inf"), 1.0, 0.0], [1.0, 0.0]]
-)
+@pytest.mark.parametrize("value", [[1.0, 0.0, float("nan")], [1.0, 0.0, 1.5], [1.0, -100.0, 0.0], [1.0, 0.0]])
 def test_labels_of_several_classes_are_zero_to_one(tmp_path: Path, value: list[float]) -> None:
     names = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     made = trainer(tmp_path, bert(problem_type="multi_label_classification", **names))
@@ -258,8 +218,7 @@ def test_answers_are_compared_with_completions(tmp_path: Path, kind: str) -> Non
     assert made.evaluate(rows)["eval_loss"] < 0.5
 
 
-@pytest.mark.parametrize("names", [("prompt", "completion"), ("source", "target")])
-@pytest.mark.parametrize("kind", ["t5", "llama"])
+@pytest.mark.parametrize(("kind", "names"), [("t5", ("source", "target")), ("llama", ("prompt", "completion"))])
 def test_references_of_partners_without_a_target_are_those_of_their_originals(
     tmp_path: Path, kind: str, names: tuple[str, str]
 ) -> None:
@@ -297,18 +256,11 @@ def test_references_of_partners_without_a_target_are_those_of_their_originals(
 
 
 def chat_rows() -> datasets.Dataset:
-    other = [{"role": "user", "content": "f?"}, *CHAT[1:]]
-    return datasets.Dataset.from_list(
-        [
-            {
-                "row_id": "a",
-                "messages": LONGER,
-                "augmented_messages": [*CHAT, LONGER[2], {**LONGER[3], "content": "gh"}],
-            },
-            {"row_id": "b", "messages": CHAT, "augmented_messages": other},
-            {"row_id": "c", "messages": [*CHAT, LONGER[2]], "augmented_messages": None},
-        ]
-    )
+    other_answer = [*CHAT, LONGER[2], {**LONGER[3], "content": "gh"}]
+    other_question = [{"role": "user", "content": "f?"}, *CHAT[1:]]
+    chats = (("a", LONGER, other_answer), ("b", CHAT, other_question), ("c", [*CHAT, LONGER[2]], None))
+    names = ("row_id", "messages", "augmented_messages")
+    return datasets.Dataset.from_list([dict(zip(names, chat, strict=True)) for chat in chats])
 
 
 def test_all_turns_are_trained_and_the_last_one_is_answered(tmp_path: Path) -> None:
@@ -351,31 +303,6 @@ def test_prompts_and_completions_of_messages(tmp_path: Path) -> None:
         assert learned == f"<think></think>{answer}<|im_end|>"
     with pytest.raises(DataError, match="row 'a': .*chat template.*message 1"):
         trainer(tmp_path, chats.llama(tokenizer), chat_rows(), tokenizer)
-
-
-@pytest.mark.slow
-def test_adapters_learn_a_chat_and_resume(tmp_path: Path) -> None:
-    tokenizer = chats.tokenizer()
-
-    def adapted() -> Any:
-        set_seed(1)
-        return get_peft_model(chats.llama(tokenizer, hidden_size=32), LoraConfig(r=8, target_modules="all-linear"))
-
-    def run(folder: Path, **settings: Any) -> DAIRTrainer:
-        return trainer(
-            folder, adapted(), chat_rows(), tokenizer, method="dair", dair_lambda=0.1, learning_rate=0.02,
-            per_device_train_batch_size=3, **{"max_steps": 12, "num_train_epochs": 1, **settings},
-        )  # fmt: skip
-
-    whole = run(tmp_path / "whole", save_strategy="steps", save_steps=6)
-    frozen = {name: value.clone() for name, value in whole.model.named_parameters() if not value.requires_grad}
-    before = whole.evaluate(chat_rows())["eval_loss"]
-    whole.train()
-    assert whole.evaluate(chat_rows())["eval_loss"] < before
-    assert all(torch.equal(value, whole.model.get_parameter(name)) for name, value in frozen.items())
-    resumed = run(tmp_path / "again")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
-    assert tiny.distance(tiny.weights(resumed.model), tiny.weights(whole.model)) == 0
 
 
 def test_streams_are_encoded_as_they_are_read(tmp_path: Path) -> None:
@@ -454,10 +381,7 @@ def test_texts_that_someone_else_reads_are_left_alone(tmp_path: Path) -> None:
         columns = ("text",)
 
         def __call__(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-            encoded = [
-                {"input_ids": tiny.tokenizer()(view["text"]).input_ids, "labels": view["labels"]} for view in views
-            ]
-            return dict(DataCollatorWithPadding(tiny.tokenizer())(encoded))
+            return {}
 
     rows = rows_of(CLASSES_OF_TEXTS)
     encoded = trainer(tmp_path, bert(), rows).train_dataset
@@ -471,18 +395,8 @@ def test_texts_that_someone_else_reads_are_left_alone(tmp_path: Path) -> None:
     [
         (bert, rows_of(PAIRS), {}, "BertForSequence"),
         (lambda: tiny.model("llama"), rows_of(CLASSES_OF_TEXTS), {}, "prompt and completion, or messages, or source"),
-        (
-            lambda: tiny.model("t5"),
-            chat_rows(),
-            {},
-            "T5ForConditionalGeneration is not decoder-only",
-        ),
-        (
-            lambda: tiny.model("llama"),
-            datasets.Dataset.from_list([{**PAIRS[0], "messages": CHAT}]),
-            {},
-            "one form",
-        ),
+        (lambda: tiny.model("t5"), chat_rows(), {}, "T5ForConditionalGeneration is not decoder-only"),
+        (lambda: tiny.model("llama"), rows_of([{**PAIRS[0], "messages": CHAT}]), {}, "one form"),
         (bert, rows_of(CLASSES_OF_TEXTS), {"sample_loss": "soft_score"}, "soft_score"),
     ],
 )
@@ -584,20 +498,13 @@ def test_adapters_of_the_output_layer_train(tmp_path: Path, settings: dict[str, 
     assert any("lm_head" in name for name in changed)
 
 
-@pytest.mark.parametrize(
-    "adapter",
-    [
-        PromptTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=3),
-        PromptEncoderConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=3, encoder_hidden_size=8),
-    ],
-    ids=["prompt_tuning", "p_tuning"],
-)
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_virtual_tokens_of_decoder_only_models_are_refused(tmp_path: Path, kind: str, adapter: Any) -> None:
-    adapted: Any = get_peft_model(tiny.model(kind), adapter)
+@pytest.mark.parametrize("adapter", [PromptTuningConfig, PromptEncoderConfig])
+def test_virtual_tokens_of_decoder_only_models_are_refused(tmp_path: Path, adapter: Any) -> None:
+    settings = adapter(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=3)
+    adapted: Any = get_peft_model(tiny.model("llama"), settings)
     with pytest.raises(DataError) as refused:
         trainer(tmp_path, adapted, rows_of(PAIRS))
-    assert str(refused.value).startswith(f"{adapter.peft_type.value}: virtual tokens")
+    assert str(refused.value).startswith(f"{settings.peft_type.value}: virtual tokens")
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -636,14 +543,7 @@ def test_virtual_tokens_of_classifiers(tmp_path: Path) -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = LlamaConfig(vocab_size=tiny.VOCAB, pad_token_id=tiny.PAD, **sizes)
     adapter = PromptTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=3)
-    llama, encoder = (
-        get_peft_model(model, adapter).eval() for model in (LlamaForSequenceClassification(config), bert())
-    )
-    alone = {"input_ids": torch.tensor([[4, 5]]), "attention_mask": torch.ones(1, 2)}
-    padded = {"input_ids": torch.tensor([[4, 5, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
-    with torch.no_grad():
-        differ = [not torch.allclose(model(**alone).logits, model(**padded).logits) for model in (llama, encoder)]
-    assert differ == [True, False]
+    llama, encoder = (get_peft_model(model, adapter) for model in (LlamaForSequenceClassification(config), bert()))
     numbers = [{**row, "label": 0, "augmented_label": row["augmented_text"] and 1} for row in CLASSES_OF_TEXTS]
     with pytest.raises(DataError, match="virtual tokens"):
         trainer(tmp_path, llama, rows_of(numbers))

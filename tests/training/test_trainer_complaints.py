@@ -21,6 +21,7 @@ from transformers import DataCollatorForSeq2Seq
 from dair_hf import PairCollator
 from dair_hf.training.environments import VREx
 from tests.fixtures import points, tiny
+from tests.training.forward.test_plan import twins
 
 
 def batches_of(trainer: Any) -> list[dict[str, Any]]:
@@ -36,11 +37,6 @@ def test_remove_unused_columns_keeps_partners_and_drops_other_columns(tmp_path: 
     assert set(batch) == {"input_ids", "attention_mask", "labels", "view_mask", "row_id", "layout"}
     assert batch["labels"].shape[:2] == (4, 2)
     assert int(batch["view_mask"].sum()) == 7
-
-
-def test_erm_neither_reads_nor_collates_partners(tmp_path: Path) -> None:
-    (batch,) = batches_of(tiny.trainer(tmp_path, "bart", tiny.pairs("bart", 4), method="erm"))
-    assert batch["view_mask"].tolist() == [[True]] * 4
 
 
 def truncated(data: datasets.Dataset, lost: set[int]) -> datasets.Dataset:
@@ -77,12 +73,11 @@ def test_a_step_without_targets_trains_nothing(tmp_path: Path, objective: VREx |
     assert tiny.distance(tiny.weights(found.model), alone) < 1e-7
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_sharded_streams_with_workers_train_every_row_once(tmp_path: Path, workers: int) -> None:
+def test_sharded_streams_with_workers_train_every_row_once(tmp_path: Path) -> None:
     rows = list(tiny.pairs("gpt2", 11))
     shards = [rows[:3], rows[3:6], rows[6:9], rows[9:]]
     stream = datasets.IterableDataset.from_generator(from_shards, gen_kwargs={"shards": shards})
-    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "dataloader_num_workers": workers}
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "dataloader_num_workers": 2}
     settings |= {"logging_strategy": "steps", "logging_steps": 1, "train_sampling_strategy": "random"}
     made = tiny.trainer(tmp_path, "gpt2", stream, max_steps=6, **settings)
     made.train()
@@ -114,7 +109,7 @@ def test_the_logits_of_an_evaluation_are_not_kept(tmp_path: Path) -> None:
     assert metrics["eval_rows"] == 24
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5", "bart"])
+@pytest.mark.parametrize("kind", ["gpt2", "bart"])
 def test_accuracy_is_that_of_generated_answers(tmp_path: Path, kind: str) -> None:
     """Train until greedy answers are correct, then generate the answer to a new prompt."""
     data = tiny.pairs(kind, 6, target_lengths=(1, 2), partner=lambda row: row == 0)
@@ -133,13 +128,8 @@ def test_accuracy_is_that_of_generated_answers(tmp_path: Path, kind: str) -> Non
     assert (after["cm_all_rows_numerator"], after["cm_all_rows_denominator"]) == (6, 6)
 
 
-def test_a_stream_trains_on_whole_pairs_like_a_data_set(tmp_path: Path) -> None:
-    data = tiny.pairs("gpt2", 9)
-    settings = {"max_steps": 6, "num_train_epochs": 1, "train_sampling_strategy": "sequential"}
-    stored = tiny.trained(tmp_path, "gpt2", data, **settings)
-    streamed = tiny.trained(tmp_path, "gpt2", data.to_iterable_dataset(), **settings)
-    assert tiny.distance(stored, streamed) == 0.0
-    batches = batches_of(tiny.trainer(tmp_path, "gpt2", data.to_iterable_dataset(), **settings))
+def test_a_stream_has_batches_of_whole_pairs(tmp_path: Path) -> None:
+    batches = batches_of(tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 9).to_iterable_dataset(), max_steps=6))
     assert [batch["view_mask"].tolist() for batch in batches] == [
         [[True, True], [True, False], [True, True], [True, True]],
         [[True, False], [True, True], [True, True], [True, False]],
@@ -194,14 +184,6 @@ def test_a_custom_tokenizer_decodes_predictions_and_references(tmp_path: Path) -
 # ---- dropout: R > 0 for identical views, and a warning ----
 
 
-def twins(kind: str) -> datasets.Dataset:
-    """Return rows whose partner is the row itself."""
-    data = tiny.pairs(kind, 8, partner=lambda row: False)
-    names = [name for name in data.column_names if not name.startswith("augmented_") and name != "row_id"]
-    data = data.select_columns(["row_id", *names])
-    return datasets.Dataset.from_dict({**data[:], **{f"augmented_{name}": data[name][:] for name in names}})
-
-
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the messages of the loggers of a training."""
@@ -218,7 +200,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "name"), [("t5", "dropout=0.1"), ("bart", "dropout=0.1"), ("gpt2", "drop=0.1")])
+@pytest.mark.parametrize(("kind", "name"), [("t5", "dropout=0.1"), ("gpt2", "drop=0.1")])
 def test_dropout_makes_identical_views_differ_and_is_warned_of_once(
     tmp_path: Path, said: list[str], kind: str, name: str
 ) -> None:
@@ -237,7 +219,7 @@ def test_dropout_makes_identical_views_differ_and_is_warned_of_once(
 def test_auto_that_lowers_its_target_is_warned_of_once(
     tmp_path: Path, said: list[str], is_noisy: bool, warnings: int
 ) -> None:
-    settings = {**points.STANDSTILL, "lambda_warmup_steps": 0 if is_noisy else None}
+    settings = {**points.STANDSTILL, "lambda_warmup_steps": 0 if is_noisy else 12}
     trainer = points.trainer(tmp_path, points.noisy(256) if is_noisy else points.pairs(256), **settings)
     for _ in range(2):  # once in each run
         said.clear()
@@ -248,20 +230,16 @@ def test_auto_that_lowers_its_target_is_warned_of_once(
         assert all("each step lowers lambda_target (from 2 to " in text for text in found)
 
 
-@pytest.mark.parametrize("regularizer", ["sq", "kl"])
-def test_dropout_is_warned_of_with_every_method_that_uses_r(tmp_path: Path, said: list[str], regularizer: str) -> None:
-    settings = {"method": "trades", "regularizer": regularizer, "max_steps": 1}
-    tiny.trainer(tmp_path, "gpt2", twins("gpt2"), built=tiny.model("gpt2", dropout=0.1), **settings).train()
-    assert any("Dropout is on" in message for message in said)
-
-
-@pytest.mark.parametrize(("dropout", "method"), [(0.0, "dair"), (0.1, "da")])
-def test_no_warning_without_dropout_or_without_r(tmp_path: Path, said: list[str], dropout: float, method: str) -> None:
-    settings = {"num_train_epochs": 1, "logging_strategy": "steps", "logging_steps": 1, "method": method}
+@pytest.mark.parametrize(
+    ("dropout", "settings", "warnings"),
+    [(0.1, {"method": "trades", "regularizer": "kl"}, 1), (0.0, {}, 0), (0.1, {"method": "da"}, 0)],
+)
+def test_dropout_is_warned_of_with_every_method_that_uses_r(
+    tmp_path: Path, said: list[str], dropout: float, settings: dict[str, Any], warnings: int
+) -> None:
+    settings |= {"max_steps": 1, "logging_strategy": "steps", "logging_steps": 1}
     made = tiny.trainer(tmp_path, "gpt2", twins("gpt2"), built=tiny.model("gpt2", dropout=dropout), **settings)
     made.train()
-    assert not [message for message in said if "ropout" in message]
-    if dropout == 0.0:
-        assert [log["consistency"] for log in made.state.log_history if "loss" in log] == pytest.approx(
-            [0, 0], abs=1e-12
-        )
+    assert len([message for message in said if "ropout" in message]) == warnings
+    if dropout == 0:
+        assert abs(made.state.log_history[0]["consistency"]) < 1e-12

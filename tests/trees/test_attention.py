@@ -16,7 +16,7 @@ from transformers.integrations import flex_attention as integration
 
 from dair_hf.trees.attention import BLOCK, DENSE_NODES, _block_mask, attention_inputs, nodes_at_once, tree_mask
 from dair_hf.trees.forest import TokenTree, token_trees
-from tests.trees.test_exactness import build, in_float64, require_equal  # noqa: F401
+from tests.trees.test_exactness import build, in_float64, require_equal_rows  # noqa: F401
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns while it compiles
 
@@ -30,9 +30,7 @@ def dialogues(rows: int, tokens: int) -> TokenTree:
 
 
 @pytest.mark.parametrize("window", [None, 50, 2 * BLOCK - 1])
-@pytest.mark.parametrize(
-    ("rows", "tokens"), [(2, 20), (4, 32), (6, 300), (3, 513), (1, 2 * BLOCK), (2, BLOCK), (2, 2 * BLOCK - 1)]
-)
+@pytest.mark.parametrize(("rows", "tokens"), [(2, 20), (3, 513), (1, 2 * BLOCK), (2, 2 * BLOCK - 1)])
 def test_blocks_hold_what_is_seen(rows: int, tokens: int, window: int | None) -> None:
     tree = dialogues(rows, tokens)
     size = len(tree.ends)
@@ -83,15 +81,12 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masking_utils, "create_block_mask", block_mask)  # of rows
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gemma3"])
+@pytest.mark.parametrize("name", ["mistral", "gemma3"])  # with a window, and with one in some layers
 def test_losses_and_gradients(name: str, tmp_path: Path, in_float64: None, uncompiled: None) -> None:  # noqa: F811
-    require_equal(build(name, "flex_attention"), tmp_path)
+    require_equal_rows(build(name, "flex_attention"), tmp_path)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("Llama", {}), ("Gemma2", {"sliding_window": 60})])
-def test_graphs_are_compiled_for_all_lengths_and_layers(
-    name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_are_compiled_for_all_lengths_and_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -105,12 +100,10 @@ def test_graphs_are_compiled_for_all_lengths_and_layers(
         integration, "compile_friendly_flex_attention", lambda *args, training=False, **named: compiled(*args, **named)
     )
     size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_key_value_heads": 2}
-    config = getattr(transformers, f"{name}Config")(
-        vocab_size=50, num_attention_heads=2, head_dim=16, **size, **settings
-    )
+    config = transformers.Gemma2Config(vocab_size=50, num_attention_heads=2, head_dim=16, sliding_window=60, **size)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="flex_attention")
     torch._dynamo.reset()
-    for rows, tokens in ((4, 70), (6, 100), (3, 130), (5, 200), (4, 90)):
+    for rows, tokens in ((4, 70), (6, 100), (5, 200), (4, 90)):
         model(**attention_inputs(dialogues(rows, tokens), model)).logits.sum().backward()
     assert count == 2  # one for the first length, one for all
     torch._dynamo.reset()

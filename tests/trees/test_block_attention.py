@@ -56,7 +56,7 @@ def random_tree(seed: int, rows: int = 12, tokens: int = 20, groups: int = 2) ->
     return token_trees(ids, lengths, np.arange(rows) % groups, None).trees[0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_block_holds_exactly_what_its_nodes_see(seed: int) -> None:
     tree = random_tree(seed)
     mask = tree_mask(tree)
@@ -124,11 +124,12 @@ def test_a_long_tree_has_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(blocks.keys) <= 4.5 * 5000
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("name", ["llama", "gpt2"])  # the latter passes its mask as a positional argument
-def test_checkpointing_repeats_the_forward(name: str, reentrant: bool, dropout: float) -> None:
-    plain = build(name, **({"attn_pdrop": dropout} if name == "gpt2" else {"attention_dropout": dropout}))
+@pytest.mark.parametrize(
+    ("name", "dropout", "reentrant"),  # GPT-2 passes its mask as a positional argument
+    [("llama", {}, False), ("llama", {"attention_dropout": 0.3}, True), ("gpt2", {"attn_pdrop": 0.3}, False)],
+)
+def test_checkpointing_repeats_the_forward(name: str, reentrant: bool, dropout: dict[str, float]) -> None:
+    plain = build(name, **dropout)
     repeated = copy.deepcopy(plain)
     getattr(repeated, f"{tiny.CHECKPOINTING}_enable")({"use_reentrant": reentrant})
     repeated.enable_input_require_grads()
@@ -219,12 +220,3 @@ def test_queries_and_keys_get_the_type_of_values() -> None:
     plain = mask.as_subclass(torch.Tensor)
     expected = scaled_dot_product_attention(query.bfloat16(), key.bfloat16(), value, attn_mask=plain)
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
-
-
-def test_autocast() -> None:
-    model, tree = build("llama").float(), random_tree(2)
-    inputs = attention_inputs(tree, model)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model(**inputs).logits
-        expected = model(**{**inputs, "attention_mask": inputs["attention_mask"].clone()}).logits
-    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)

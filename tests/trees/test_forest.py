@@ -76,17 +76,6 @@ def test_trees_share_a_sequence_up_to_the_limit() -> None:
     assert len(build_forest(batch_of(views), ["a", "b", "c", "d"], nodes_at_once=6).trees) == 2
 
 
-def test_padding_is_told_from_a_token_of_its_id() -> None:
-    for rows in itertools.permutations([[5], [5, 0], [5, 0, 3]]):
-        assert build_forest(batch_of([[row] for row in rows]), ["a"] * 3).nodes == 3
-
-
-def test_nothing_is_shared_between_groups() -> None:
-    views = [[[1, 2, 3]], [[1, 2, 3]]]
-    assert build_forest(batch_of(views), ["a", "a"]).nodes == 3
-    assert build_forest(batch_of(views), ["a", "b"]).nodes == 6
-
-
 @settings(deadline=None)
 @given(st.lists(IDS, min_size=1, max_size=9), st.integers(5, 12))
 def test_cuts_compute_as_little_twice_as_any(rows: list[list[int]], limit: int) -> None:
@@ -109,11 +98,6 @@ def test_cuts_compute_as_little_twice_as_any(rows: list[list[int]], limit: int) 
         if all(nodes <= limit or count == 1 for nodes, count in sizes):
             costs.append((sum(nodes for nodes, _ in sizes), len(sizes)))
     assert (sum(size(start, end) for start, end in parts), len(parts)) == min(costs)
-
-
-def test_more_cuts_are_made_where_less_is_shared() -> None:
-    parts = cut_where_least_is_shared(np.array([0, 1, 2, 0]), lambda start, end: end - start, limit=2)
-    assert parts == [(0, 1), (1, 3), (3, 4)]
 
 
 def test_targets_are_numbered_by_their_columns() -> None:

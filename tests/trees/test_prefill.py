@@ -25,9 +25,8 @@ from tests.fixtures.dialog_rows import dialog_rows
 from tests.trees.test_exactness import build
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "phi"])
-@pytest.mark.parametrize("related", [1, 3, 16])
-@pytest.mark.parametrize("nodes_at_once", [1024, 20])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "phi"])
+@pytest.mark.parametrize(("related", "nodes_at_once"), [(1, 20), (3, 1024), (16, 1024)])
 def test_answers_are_those_of_separate_prompts(
     name: str, related: int, nodes_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +78,7 @@ def evaluated(folder: Path, data: Any, model: Any, **settings: Any) -> tuple[lis
 @pytest.mark.parametrize("answers_at_once", [None, 3])
 def test_trainer_reads_common_prefixes_once(answers_at_once: int | None, tmp_path: Path) -> None:
     """Fewer tokens are computed, those of the probe included."""
-    data = long_dialogs(60)
+    data = long_dialogs(20)
     settings: dict[str, Any] = {"per_device_eval_batch_size": 2, "generation_batch_size": answers_at_once}
     expected, read = evaluated(tmp_path / "rows", data, build("gpt2"), **settings)
     found, read_in_trees = evaluated(tmp_path / "trees", data, build("gpt2"), share_prefixes="dialogue_id", **settings)
@@ -103,13 +102,6 @@ def test_stop_strings_end_answers_of_trees(tmp_path: Path, caplog: pytest.LogCap
     assert expected == [" ".join(w[: w.index(common) + 1] if common in w else w) for w in words] != free
     assert found == expected
     assert "read one by one" not in caplog.text
-
-
-def test_stop_strings_need_a_tokenizer(tmp_path: Path) -> None:
-    model = build("gpt2")
-    model.generation_config.update(stop_strings=["."], pad_token_id=tiny.PAD)
-    with pytest.raises(ValueError, match="tokenizer"):  # refused by `generate`
-        evaluated(tmp_path, long_dialogs(1), model, processing_class=None)
 
 
 def long_dialogs(dialogs: int, turns: int = 7) -> datasets.Dataset:
@@ -319,27 +311,7 @@ def test_windows_and_recurrent_models_are_read_one_by_one(name: str) -> None:
         require_with(build(name))
 
 
-def test_one_unusual_prompt_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """All batches are those without `share_prefixes`, and the reason is logged."""
-    rows = dialog_rows(dialogs=3).to_list()
-    rows[4]["attention_mask"][1] = 0
-    data = datasets.Dataset.from_list(rows)
-    batches: list[torch.Tensor] = []
-    settings: dict[str, Any] = {"per_device_eval_batch_size": 2}
-    model = build("gpt2")
-    monkeypatch.setattr(model, "generate", lambda **inputs: batches.append(inputs["input_ids"]) or inputs["input_ids"])
-    evaluated(tmp_path / "rows", data, model, **settings)
-    expected = batches.copy()
-    batches.clear()
-    evaluated(tmp_path / "trees", data, model, share_prefixes="dialogue_id", **settings)
-    assert len(batches) == len(expected) > 2
-    assert caplog.text.count("prompts are read one by one") == 1
-    assert all(torch.equal(found, wanted) for found, wanted in zip(batches, expected, strict=True))
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 15, 16, 17, 40, 63])
+@pytest.mark.parametrize("length", [1, 2, 16, 63])
 def test_exact_models_pass_the_probe(length: int) -> None:
     assert trees_are_exact(build("gpt2"), np.arange(length) % tiny.VOCAB, tiny.PAD)
 
@@ -387,16 +359,3 @@ def test_inexact_models_read_prompts_one_by_one(tmp_path: Path, caplog: pytest.L
     found, _ = evaluated(tmp_path / "trees", data, model, share_prefixes="dialogue_id")
     assert found == expected
     assert "read one by one: share_prefixes and FalconForCausalLM cannot be combined: it cannot run" in caplog.text
-
-
-def test_every_view_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-
-    def record(prompt: Any) -> Any:
-        read.append(len(prompt["input_ids"]))
-        return token_ids(prompt)
-
-    token_ids = prefill.token_ids
-    monkeypatch.setattr(prefill, "token_ids", record)
-    evaluated(tmp_path, long_dialogs(2), build("gpt2"), share_prefixes="dialogue_id")
-    assert len(read) == 2 * 7 + 1

@@ -163,11 +163,6 @@ def test_counts_of_sequences_by_hand(tmp_path: Path) -> None:
     assert [int(count) for count in erm.count(batch)] == [3, 0, 6]
 
 
-def test_a_first_label_is_no_target_of_a_decoder_only_model(tmp_path: Path) -> None:
-    batch = sequences(([5, 6, -100], [7, -100, -100]))
-    assert PairLoss(config(tmp_path), causal_nll).target_rule.counts(batch).tolist() == [[1, 0]]
-
-
 @pytest.mark.parametrize(("labels", "expected"), [([1, -100], [[1], [0]]), ([0.5, 0.0], [[1], [1]])])
 def test_a_class_or_a_number_is_one_target(tmp_path: Path, labels: list[float], expected: list[list[int]]) -> None:
     batch = PairCollator(default_data_collator)([{"x": [0.0], "labels": label} for label in labels])
@@ -198,19 +193,6 @@ def test_a_row_without_a_target_is_zero_with_any_logits(tmp_path: Path) -> None:
     assert terms.original[1] > 0.0
     assert terms.augmented.tolist() == terms.consistency.tolist() == [0.0, 0.0]
     assert targets.tolist() == [[0, 1], [1, 0]]
-
-
-@pytest.mark.parametrize("regularizer", ["kl", "js"])
-def test_feature_consistency_of_classes(tmp_path: Path, regularizer: str) -> None:
-    terms = PairLoss(config(tmp_path, regularizer=regularizer), cross_entropy)(
-        Recorder(), classes(*MIXED), with_partners=True
-    ).terms
-    p, q = (np.exp([z, 0.0]) / np.exp([z, 0.0]).sum() for z in (1.0, 3.0))
-    m = (p + q) / 2
-    kl = float((p * np.log(p / q)).sum())
-    js = float((p * np.log(p / m)).sum() / 2 + (q * np.log(q / m)).sum() / 2)
-    assert terms.consistency[0].item() == pytest.approx(kl if regularizer == "kl" else js, rel=1e-4)
-    assert terms.consistency[1].item() == 0.0
 
 
 @pytest.mark.parametrize("regularizer", ["kl", "js"])
@@ -251,6 +233,41 @@ def test_feature_consistency_of_sequences_uses_logits_that_predict_targets(
     found = pair_loss(model, batch, with_partners=True).terms.consistency
     np.testing.assert_allclose(found.detach().numpy(), [expected[0], 0.0, expected[1]], rtol=1e-9)
     assert min(expected) > 1e-3
+
+
+@pytest.mark.parametrize("regularizer", ["kl", "js"])
+@pytest.mark.parametrize("stopped", ["original", "augmented"])
+def test_a_divergence_moves_the_other_view_alone(tmp_path: Path, regularizer: str, stopped: str) -> None:
+    """Gradients of R for rows of classes, by autograd of the printed formula."""
+    data = tiny.classified_pairs(6)
+    torch.manual_seed(0)
+    built = tiny.NormedClassifier(tiny.NormedConfig()).double().eval()
+    x, y = (torch.tensor(data[name]).double() for name in ("features", "augmented_features"))  # in float32 in batches
+    labels, others = torch.tensor(data["labels"]), torch.tensor(data["augmented_labels"])
+    log_p, log_q = (built(features=views).logits.log_softmax(-1) for views in (x, y))
+    losses = [-(log[torch.arange(6), at]).mean() for log, at in ((log_p, labels), (log_q, others))]
+    left, right = (log_p.detach(), log_q) if stopped == "original" else (log_p, log_q.detach())
+    p, q = left.exp(), right.exp()
+    if regularizer == "kl":
+        consistency = (p * (left - right)).sum(-1).mean()
+    else:
+        middle = ((p + q) / 2).log()
+        consistency = ((p * (left - middle)).sum(-1) / 2 + (q * (right - middle)).sum(-1) / 2).mean()
+    (losses[0] / 2 + losses[1] / 2 + 3.0 * consistency).backward()
+    expected = {name: value.grad.clone() for name, value in built.named_parameters() if value.grad is not None}
+    built.zero_grad()
+    trainer = tiny.DAIRTrainer(
+        built,
+        tiny.config(tmp_path, regularizer=regularizer, dair_lambda=3.0, stop_gradient=stopped),
+        train_dataset=data,
+        sample_loss="classification",
+    )
+    batch = trainer.data_collator([dict(row) for row in data])
+    batch["features"] = batch["features"].double()
+    outputs = trainer.pair_loss(built, batch, with_partners=True)
+    trainer.pair_loss.objective(outputs.terms, trainer.pair_loss.count(batch), 3.0).backward()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(dict(built.named_parameters())[name].grad, gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_erm_and_da_compute_consistency_without_gradient(tmp_path: Path) -> None:

@@ -21,19 +21,6 @@ SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "num_train_ep
 ONE_STEP = {**SGD, "per_device_train_batch_size": 13}
 
 
-def test_every_view_runs_once_in_any_plan(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    for views in (1, 2):
-        mask = random.random((11, views)) < 0.6
-        for pairs in (1, 3, 20, None):
-            for settings in ({}, {"forward_mode": "separate"}, {"pair_dropout": "shared"}):
-                args = tiny.config(tmp_path, gradient_cache=pairs, **settings)
-                found = [forward.views for forward in plan_forwards(mask, args, is_training=True)]
-                np.testing.assert_array_equal(np.sum(found, axis=0), mask)
-                assert all(part.any() for part in found)
-                assert pairs is None or max(int(part.any(1).sum()) for part in found) <= pairs
-
-
 def test_a_forward_with_replay_is_followed_by_one_of_its_shape(tmp_path: Path) -> None:
     mask = np.array([[True, True], [True, False], [True, True]])
     first, second, third = plan_forwards(mask, tiny.config(tmp_path, pair_dropout="shared"), is_training=True)
@@ -44,8 +31,10 @@ def test_a_forward_with_replay_is_followed_by_one_of_its_shape(tmp_path: Path) -
 # ---- gradient_cache ----
 
 
-@pytest.mark.parametrize("objective", [IRM(penalty_weight=10.0), VREx(penalty_weight=10.0), GroupDRO(0.1)])
-@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize(
+    ("objective", "dropout"),
+    [(IRM(penalty_weight=10.0), False), (VREx(penalty_weight=10.0), True), (GroupDRO(0.1), False)],
+)
 def test_an_objective_of_the_batch_gets_all_losses_before_any_gradient(
     tmp_path: Path, objective: Any, dropout: bool
 ) -> None:
@@ -68,7 +57,7 @@ def test_an_objective_of_the_batch_gets_all_losses_before_any_gradient(
     joint = weights(None)
     assert (joint - start).abs().max() > 1e-3
     # There is one dropout layer, so the masks of the parts are those of the joint step in sequence.
-    for size in (1, 3, 8):
+    for size in (1, 3):
         torch.testing.assert_close(weights(size), joint, rtol=0, atol=1e-12)
 
 
@@ -115,21 +104,12 @@ def twins(kind: str, alone: tuple[int, ...] = ()) -> datasets.Dataset:
     return rows
 
 
-@pytest.mark.parametrize("kind", ["bart", "t5", "gpt2"])
-@pytest.mark.parametrize("alone", [(), (0, 3)])
+@pytest.mark.parametrize(("kind", "alone"), [("bart", (0, 3)), ("t5", ())])
 def test_identical_views_with_shared_masks_have_equal_losses(tmp_path: Path, kind: str, alone: tuple[int, ...]) -> None:
     logs = {}
     for mode in ("independent", "shared"):
-        made = tiny.trainer(
-            tmp_path,
-            kind,
-            twins(kind, alone),
-            built=tiny.model(kind, dropout=0.3),
-            pair_dropout=mode,
-            logging_strategy="steps",
-            logging_steps=1,
-            **SGD,
-        )
+        settings = {"pair_dropout": mode, "logging_strategy": "steps", "logging_steps": 1, **SGD}
+        made = tiny.trainer(tmp_path, kind, twins(kind, alone), built=tiny.model(kind, dropout=0.3), **settings)
         made.train()
         logs[mode] = [log["consistency"] for log in made.state.log_history if "consistency" in log]
     assert logs["shared"] == [0.0] * len(logs["independent"])
