@@ -31,8 +31,19 @@ SECRETS = ("hub_token", "push_to_hub_token")
 _WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json", "results/*.md", "*.png", "*.svg"))
 # Training settings that may differ between the runs of one comparison.
 _RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
-# Settings that were removed since runs were recorded, and the value that all runs have now.
-_REMOVED = {"training.lambda_scheduler_type": '"constant"'}
+# Settings that were removed since runs were recorded, and the value that all runs have now, as JSON.
+_REMOVED = {
+    f"{part}.{name}": json.dumps(value)
+    for part, values in {
+        "data": {
+            "foreground": "shapes", "foreground_source": None, "picture_size": 32, "validation_each": 100,
+            "fresh_backgrounds": False, "backgrounds_seed": 0, "smallest_crop": 0.08, "shared_crop": True,
+            "strict": False,
+        },
+        "training": {"lambda_scheduler_type": "constant"},
+    }.items()
+    for name, value in values.items()
+}  # fmt: skip
 
 
 class Run(NamedTuple):

@@ -52,12 +52,8 @@ STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
         (ImageNetworkConfig, {"hidden_sizes": [8], "depths": [1, 1]}),
         (ImageNetworkConfig, {**STAGES, "network": "digit_cnn"}),
         (ChallengeConfig, {"source": "painted"}),
-        (BackgroundsConfig, {"foreground": "digits"}),
-        (BackgroundsConfig, {"foreground_source": "mnist"}),
-        (BackgroundsConfig, {"picture_size": 15}),
         (BackgroundsConfig, {"correlation": 1.1}),
         (ImageNet9Config, {"input_size": 0}),
-        (ImageNet9Config, {"smallest_crop": 0.0}),
     ],
     ids=str,
 )

@@ -33,7 +33,7 @@ def epoch_of(pairs: EpochPairs, epoch: int) -> dict[str, list[Any]]:
 
 def test_training_and_test_rows(folders: dict[str, Any]) -> None:
     data = load_imagenet9(ImageNet9Config(**folders))
-    assert data.classes == tuple(name[3:] for name in CLASSES) and data.missing == {}
+    assert data.classes == tuple(name[3:] for name in CLASSES)
     assert len(data.train) == 270 and list(data.tests) == list(VARIANTS)
     for index, (label, number) in enumerate((label, number) for label in range(9) for number in range(1, 31)):
         row = data.train[index]
@@ -78,57 +78,44 @@ def test_fingerprints_follow_the_images_and_not_their_place(folders: dict[str, A
     assert changed_settings(record, run, {"data": ImageNet9Config(train_folder="a", test_folder="b")}, first) == {}
 
 
-def test_shared_crops(folders: dict[str, Any]) -> None:
-    for shared in (True, False):
-        config = ImageNet9Config(**folders, shared_crop=shared)
-        rows = epoch_of(imagenet9_train_pairs(load_imagenet9(config), config, seed=0), 0)
-        assert (rows["crop"] == rows["augmented_crop"]) is shared
-        assert (rows["mirrored"] == rows["augmented_mirrored"]) is shared
-        if not shared:
-            assert not any(one == other for one, other in zip(rows["crop"], rows["augmented_crop"], strict=True))
-        sizes = [(right - left) * (bottom - top) for left, top, right, bottom in rows["crop"]]
-        assert 0.079 < min(sizes) < 0.12 and 0.9 < max(sizes) <= 1.0
+def test_both_views_have_the_same_crop(folders: dict[str, Any]) -> None:
+    rows = epoch_of(imagenet9_train_pairs(load_imagenet9(ImageNet9Config(**folders)), seed=0), 0)
+    assert rows["crop"] == rows["augmented_crop"] and rows["mirrored"] == rows["augmented_mirrored"]
+    sizes = [(right - left) * (bottom - top) for left, top, right, bottom in rows["crop"]]
+    assert 0.079 < min(sizes) < 0.12 and 0.9 < max(sizes) <= 1.0
 
 
 def test_crops_are_redrawn_each_epoch_and_reproducible(folders: dict[str, Any]) -> None:
-    config = ImageNet9Config(**folders)
-    data = load_imagenet9(config)
-    pairs = imagenet9_train_pairs(data, config, seed=0)
+    data = load_imagenet9(ImageNet9Config(**folders))
+    pairs = imagenet9_train_pairs(data, seed=0)
     assert isinstance(pairs, EpochPairs)
     first, second = epoch_of(pairs, 0), epoch_of(pairs, 1)
     assert not any(one == other for one, other in zip(first["crop"], second["crop"], strict=True))
     assert first["image"] == second["image"] == data.train["image"][:]
-    assert epoch_of(imagenet9_train_pairs(data, config, seed=0), 1) == second
-    assert epoch_of(imagenet9_train_pairs(data, config, seed=1), 1)["crop"] != second["crop"]
+    assert epoch_of(imagenet9_train_pairs(data, seed=0), 1) == second
+    assert epoch_of(imagenet9_train_pairs(data, seed=1), 1)["crop"] != second["crop"]
     fingerprints = set()
-    others = [
-        imagenet9_train_pairs(data, ImageNet9Config(**changed), 0)
-        for changed in ({"smallest_crop": 0.5}, {"shared_crop": False})
-    ]
     for other_pairs in (
         pairs,
-        imagenet9_train_pairs(data, config, 1),
-        imagenet9_train_pairs(data, config, 0, partners=False),
-        *others,
+        imagenet9_train_pairs(data, 1),
+        imagenet9_train_pairs(data, 0, partners=False),
     ):
         for epoch in (0, 1):
             other_pairs.set_epoch(epoch)
             fingerprints.add(other_pairs.pairs._fingerprint)
-    assert len(fingerprints) == 10, "different content has different fingerprints"
+    assert len(fingerprints) == 6, "different content has different fingerprints"
 
 
 def test_erm_needs_no_partners(folders: dict[str, Any]) -> None:
-    config = ImageNet9Config(**folders)
-    data = load_imagenet9(config)
-    alone = epoch_of(imagenet9_train_pairs(data, config, seed=0, partners=False), 2)
+    data = load_imagenet9(ImageNet9Config(**folders))
+    alone = epoch_of(imagenet9_train_pairs(data, seed=0, partners=False), 2)
     assert set(alone) == {"row_id", "image", "labels", "crop", "mirrored"}
-    paired = epoch_of(imagenet9_train_pairs(data, config, seed=0), 2)
+    paired = epoch_of(imagenet9_train_pairs(data, seed=0), 2)
     assert alone["crop"] == paired["crop"], "originals are the same for all methods"
 
 
 def test_a_batch_holds_both_images_of_a_foreground(folders: dict[str, Any]) -> None:
-    config = ImageNet9Config(**folders)
-    pairs = imagenet9_train_pairs(load_imagenet9(config), config, seed=0)
+    pairs = imagenet9_train_pairs(load_imagenet9(ImageNet9Config(**folders)), seed=0)
     collator = CropCollator(8, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     batch = PairCollator(collator)(pairs.__getitems__([0, 31, 260]))
     expected = [[gray_of(v, k, n) for v in ("original", "mixed_rand")] for k, n in ((0, 1), (1, 2), (8, 21))]
