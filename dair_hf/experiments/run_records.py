@@ -38,8 +38,13 @@ _REMOVED = {
         "data": {
             "foreground": "shapes", "foreground_source": None, "picture_size": 32, "validation_each": 100,
             "fresh_backgrounds": False, "backgrounds_seed": 0, "smallest_crop": 0.08, "shared_crop": True,
-            "strict": False,
+            "strict": False, "train_questions": None, "test_questions": None, "word_count": 1,
         },
+        "scenes": {
+            "sprites": "shapes", "sprite_folder": None, "edits_per_scene": 2, "scene_size": 64, "scene_grid": 4,
+            "most": 4, "co_occurrence": 0.9, "language_prior": 0.5, "scene_seed": 0,
+        },
+        "network": {"train_backbone": False},
         "training": {"lambda_scheduler_type": "constant"},
     }.items()
     for name, value in values.items()

@@ -80,8 +80,7 @@ def test_every_setting_is_an_option_with_its_help(capsys: pytest.CaptureFixture[
 
 def test_options_reach_the_scenes(tmp_path: Path) -> None:
     folder = tmp_path / "scenes"
-    done = run(*SMALL, "--edit", "iv", "--co_occurrence", 1, "--language_prior", 1, "--most", 2, "--scene_size", 48,
-               "--scene_seed", 5, "--edits_per_scene", 3, "--output", folder)  # fmt: skip
+    done = run(*SMALL, "--edit", "iv", "--output", folder)
     assert done.returncode == 0, done.stderr
     for split in SPLITS:
         answers = {
@@ -90,8 +89,6 @@ def test_options_reach_the_scenes(tmp_path: Path) -> None:
         }
         for edited in records(folder, split, "edits", "annotations"):
             assert edited["multiple_choice_answer"] == answers[edited["question_id"]], "invariant"
-        counts = {answer for answer in answers.values() if answer.isdigit()}
-        assert counts <= ({"1", "2"} if split in ("train", "familiar") else {"0", "1", "2"})
 
 
 def test_recipe_reads_the_same_rows_drawn_and_prepared(tmp_path: Path) -> None:
@@ -118,8 +115,8 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
     mark = tmp_path / "scenes" / "prepared.json"
     text = mark.read_text()
     for settings, content, said in (
-        (SceneConfig("iv", train_scenes=30, test_scenes=12), text, "edit='iv'"),
-        (SceneConfig(train_scenes=30), text, "test_scenes=2000"),
+        (SceneConfig("iv", train_scenes=30, test_scenes=12), text, "'edit': 'iv'"),
+        (SceneConfig(train_scenes=30), text, "'test_scenes': 2000"),
         (SceneConfig(), '{"kind": "scenes", "version": 9}', "version"),
         (SceneConfig(), '{"kind": "vqa", "version": 2}', "kind"),
     ):
@@ -130,9 +127,8 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
 
 def test_errors_are_one_line_and_leave_no_files(tmp_path: Path) -> None:
     for arguments, named in (
-        (("--scene_sise", 3), "--scene_sise"),
-        (("--co_occurrence", 1.5), "co_occurrence=1.5"),
-        (("--sprites", "digits", "--sprite_folder", tmp_path / "absent"), "absent"),
+        (("--test_scene", 3), "--test_scene"),
+        (("--train_scenes", 0), "train_scenes=0"),
         (("--test_scenes", 1), "(cv)"),
     ):
         done = run(*SMALL, *arguments, "--output", tmp_path / "scenes")
