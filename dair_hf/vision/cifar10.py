@@ -161,7 +161,7 @@ def cifar10_train_pairs(cifar10: Mapping[str, LabeledImages], config: Cifar10Con
     images = cifar10["train"]
     rows = rows_between(images, 0, config.train_rows, "training")
     crops = _CroppedView(*images, rows, config.crop_padding, config.flip, "cifar10/train/original", seed)
-    return file_pairs("train", crops)
+    return file_pairs("train", crops, None)
 
 
 def cifar10_evaluation_pairs(
