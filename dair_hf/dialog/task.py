@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from datasets import Dataset
@@ -37,7 +37,7 @@ from dair_hf.metrics.state.joint_goal import joint_goal_correct, joint_goal_scor
 
 ACCURACY = "joint_goal_accuracy"
 PRESET_ACCURACY = f"preset_{ACCURACY}"
-SCRAMBLE = "scramble"  # method for new names in training, as in the paper
+SCRAMBLE: Final = "scramble"  # method for new names in training, as in the paper
 
 
 def _is_correct(predictions: Sequence[str], references: Sequence[Any], preset: str = "any_of") -> NDArray[Any]:
