@@ -31,7 +31,7 @@ SECRETS = ("hub_token", "push_to_hub_token")
 _WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json", "results/*.md", "*.png", "*.svg"))
 # Training settings that may differ between the runs of one comparison.
 _RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
-# Settings that were removed since runs were recorded, and the value that all runs have now, as JSON.
+# Settings that were removed since runs were recorded, and the value that all runs have now.
 _REMOVED_VALUES: dict[str, dict[str, Any]] = {
     "data": {
         "foreground": "shapes", "foreground_source": None, "picture_size": 32, "validation_each": 100,
