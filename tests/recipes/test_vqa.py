@@ -54,7 +54,7 @@ TINY: dict[str, Any] = {
     "test_scenes": 40,
     "image_size": 32,
     "saaa": SIZES,
-    "backbone_scenes": 600,
+    "backbone_scenes": 150,
     "seeds": 0,
     "num_train_epochs": 3,
     "per_device_train_batch_size": 16,
