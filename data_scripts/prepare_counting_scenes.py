@@ -1,16 +1,14 @@
 """Draw counting scenes: images with questions, and edits that remove objects, in the formats of VQA v2 and its edits.
 
     python data_scripts/prepare_counting_scenes.py --output data/scenes_cv
-    python data_scripts/prepare_counting_scenes.py --edit iv --sprites digits --sprite_folder mnist --output digits_iv
+    python data_scripts/prepare_counting_scenes.py --edit iv --output data/scenes_iv
 
-The objects are drawn shapes, digits of MNIST or objects of CIFAR-10; the last two need parquet files. The output is a
-folder for `--scene_folder` of `recipes/vqa_saaa.py`, which draws the same scenes if it is not given. It appears only
-when it is complete, and the same options draw the same files.
+The output is a folder for `--scene_folder` of `recipes/vqa_saaa.py`, which draws the same scenes if it is not given. It
+appears only when it is complete, and the same options draw the same files.
 
 The splits are train, familiar (other scenes of the same kind), validation and test. Each has `questions.json`,
 `annotations.json` and `images`, and `edits` with the same three. In train and familiar, answers can be guessed in two
-ways, as often as `--co_occurrence` and `--language_prior` say; in the other two splits they cannot. The command reads
-the files again and prints a table of their content.
+ways; in the other two splits they cannot. The command reads the files again and prints a table of their content.
 """
 
 from __future__ import annotations

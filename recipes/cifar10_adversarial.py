@@ -46,7 +46,13 @@ from dair_hf.io.commands import run_recipe
 from dair_hf.vision.cifar10 import cifar10_evaluation_pairs, cifar10_train_pairs
 from dair_hf.vision.labeled_images import LabeledImages
 from dair_hf.vision.networks import ImageNetworkConfig, make_network
-from dair_hf.vision.robustness import AdversarialDataConfig, AttackConfig, evaluate_attacks, load_adversarial_data
+from dair_hf.vision.robustness import (
+    NORM,
+    AdversarialDataConfig,
+    AttackConfig,
+    evaluate_attacks,
+    load_adversarial_data,
+)
 
 CLASSES = 10
 
@@ -109,7 +115,7 @@ def main() -> None:
         {"data": data, "network": network, "attacks": attacks},
         {split: tensor_fingerprint(*images) for split, images in files.items()},
         [
-            f"{attacks.norm} ball of radius {attacks.epsilon:.4g}; trained with {attacks.train_steps} steps of PGD; "
+            f"{NORM} ball of radius {attacks.epsilon:.4g}; trained with {attacks.train_steps} steps of PGD; "
             f"{lambda_note(comparison, args)}."
         ],
     )

@@ -10,10 +10,9 @@ Command (draws its images, no download; two minutes a run on two cores):
 
     accelerate launch recipes/imagenet9.py --config recipes/configs/backgrounds.yaml
 
-The drawn images are nine shapes, or digits or objects (`--foreground digits --foreground_source FOLDER`), on stripes
-that nearly always reveal the class. `imagenet9.yaml` is the paper's setting, ResNet-50 on ImageNet-9; it needs a GPU
-and the public files of Xiao et al. (2021). The header of each configuration states the expected results, time and
-hardware.
+The drawn images are nine shapes on stripes that nearly always reveal the class. `imagenet9.yaml` is the paper's
+setting, ResNet-50 on ImageNet-9; it needs a GPU and the public files of Xiao et al. (2021). The header of each
+configuration states the expected results, time and hardware.
 
 Steps: train on originals whose background reveals the class, and on partners with the same foreground on the
 background of a random image; evaluate every method on the eight variants of the background challenge. An arrow down
@@ -24,7 +23,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from accelerate import PartialState
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
@@ -43,7 +41,6 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.file_values import FileValueCache
-from dair_hf.io.files import write_json
 from dair_hf.vision.backgrounds.challenge import Challenge, ChallengeConfig, load_challenge
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
 from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config
@@ -82,8 +79,6 @@ def main() -> None:
     runs = list(runs_of(comparison, args))
     settings = {"source": source, "data": data.config, "network": network, "split": public.evaluate_on}
     finished_records(folder, runs, settings, data.content)  # refuses a folder of other settings before writing to it
-    if data.missing and PartialState().is_main_process:
-        write_json(folder / "missing.json", data.missing)
     compare(
         runs,
         partial(train_and_evaluate, data=data, network=network),

@@ -43,6 +43,7 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.regression.data import (
+    TOLERANCE,
     RegressionConfig,
     load_regression,
     regression_evaluation_pairs,
@@ -71,7 +72,7 @@ def evaluate(
         errors["rmse"] = rmse(predictions[: len(pairs)], references[: len(pairs)])
         if len(predictions) > len(pairs):
             errors["rmse_as_trained"] = rmse(predictions[len(pairs) :], references[len(pairs) :])
-        return same_numbers(predictions, references, data.tolerance)
+        return same_numbers(predictions, references, TOLERANCE)
 
     metrics = trainer.evaluate_pairs(pairs, correct, intervals=False, data_name=f"regression, {split}")
     return {**metrics, **errors}

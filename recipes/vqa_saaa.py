@@ -79,14 +79,11 @@ BACKBONE = {
 }  # fmt: skip
 
 
-def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Module:
+def scene_backbone(count: int, args: DAIRConfig) -> nn.Module:
     """Train a small ResNet to name the object in each cell of random scenes, once for all runs."""
     steps = BACKBONE["num_train_epochs"] * math.ceil(count / BACKBONE["per_device_train_batch_size"])
     training = {**BACKBONE, "warmup_steps": min(100, steps // 3)}
-    name = fingerprint(
-        scenes.layout, scenes.sprites, scenes.content["sprite_folder"], scene_network(scenes), count, training,
-        args.world_size,
-    )  # fmt: skip
+    name = fingerprint(scene_network(), count, training, args.world_size)
     folder = Path(args.output_dir).parent / f"scene_backbone_{name}"
     base_args = DAIRConfig(
         f"{folder}_training", **training, save_strategy="no", logging_steps=100, report_to="none",
@@ -95,7 +92,7 @@ def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Modu
 
     def make_trainer() -> DAIRTrainer:
         set_seed(base_args.seed)
-        model, rows = cell_classification(scenes, count)
+        model, rows = cell_classification(count)
         return DAIRTrainer(model, base_args, train_dataset=rows, sample_loss="seq2seq")
 
     return load_pretrained(CellClassifier, train_base_once(folder, make_trainer), "the backbone").backbone.eval()
@@ -125,7 +122,7 @@ def main() -> None:
     config, scenes, network, model, comparison, args = parse_arguments(types)
     network.check_model(model)
     folder = claim_output_folder(args)
-    scene_folder = folder.parent / f"counting_scenes_{fingerprint(scenes.content)}"
+    scene_folder = folder.parent / f"counting_scenes_{fingerprint(scenes)}"
     data = load_vqa(config, scenes, scene_folder, folder.parent / "verified_images.json")
     runs = list(runs_of(comparison, args))
     settings = {"data": config, "scenes": scenes, "network": network, "model": model}
@@ -138,7 +135,7 @@ def main() -> None:
         print(report_table(data.reports))
         write_json(folder / "data.json", reports)
     needs_backbone = config.source == "scenes" and network.network == "saaa" and network.backbone is None
-    backbone = scene_backbone(scenes, network.backbone_scenes, args) if needs_backbone else None
+    backbone = scene_backbone(network.backbone_scenes, args) if needs_backbone else None
     task = prepare_task(network, model, config, data, backbone, args.device)
     if PartialState().is_main_process:
         write_json(folder / "data.json", {**reports, "without an answer in the vocabulary": task.unknown_answers})

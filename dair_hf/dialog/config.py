@@ -12,12 +12,11 @@ from datasets import Dataset
 from dair_hf.dialog.demo.dialogs import MIN_NAMES
 from dair_hf.dialog.demo.names import DOMAINS, MAX_NAMES_PER_SLOT, NAMES_PER_SLOT
 from dair_hf.dialog.linking.catalogs import FOOD
-from dair_hf.dialog.linking.names import ATTRACTION, HOTEL, PLACE, RESTAURANT
+from dair_hf.dialog.linking.names import ATTRACTION, HOTEL, RESTAURANT
 from dair_hf.dialog.readers.dialogues import ReadReport
 from dair_hf.dialog.readers.files import SPLITS
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
 from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2
-from dair_hf.dialog.rows import PLACE_SLOTS
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import resolve_convention
 from dair_hf.settings import Count, Range, Settings, Share
@@ -41,7 +40,6 @@ MULTIWOZ_NAMES = {
     "hotel-name": HOTEL,
     "restaurant-name": RESTAURANT,
     "attraction-name": ATTRACTION,
-    **dict.fromkeys(PLACE_SLOTS, PLACE),
 }
 # Value of `source` -> how it is read; "demo" is generated.
 READERS = {
@@ -124,12 +122,6 @@ class DialogConfig(Settings):
             "2.0, it is the validation split."
         },
     )
-    # Without the method that takes names from a bank: test rows have those.
-    augmentation: Literal["scramble", "anagram", "gibberish"] = field(
-        default="scramble",
-        metadata={"help": "Method for new names in training: scramble (as in the paper), anagram or gibberish."},
-    )
-    places: bool = field(default=False, metadata={"help": "Also rename departures and destinations of taxi and train."})
     covariant_only: bool = field(
         default=True,
         metadata={
@@ -153,7 +145,6 @@ class DialogConfig(Settings):
         },
     )
     preset: str = field(default="any_of", metadata={"help": "Preset of the joint goal accuracy."})
-    strict_audit: bool = field(default=False, metadata={"help": "Refuse to train on pairs that fail the audit."})
     allow_low_ceiling: bool = field(
         default=False,
         metadata={
@@ -169,7 +160,6 @@ class DialogConfig(Settings):
         default=512, metadata={"help": "Maximum tokens of a history, >= 8; the newest are kept."}
     )
     max_target_tokens: Tokens = field(default=256, metadata={"help": "Maximum tokens of a belief state, >= 8."})
-    vocabulary: Count = field(default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the data."})
     pretrain: dict[str, Any] | None = field(
         default=None,
         metadata={
@@ -190,7 +180,7 @@ class DialogConfig(Settings):
             )
         reader = READERS.get(self.source)
         if reader is None:
-            needed, unread = list[str](), ["data_dir", "sgd_dir", "pretrain", "places"]
+            needed, unread = list[str](), ["data_dir", "sgd_dir", "pretrain"]
         else:
             needs_sgd = reader.unseen_names is None or self.pretrain is not None
             needed = ["data_dir", "sgd_dir"] if needs_sgd else ["data_dir"]
@@ -213,5 +203,4 @@ class DialogConfig(Settings):
     def rename_slots(self) -> dict[str, str]:
         """Slots whose entities are renamed, and the kind of their unseen names."""
         reader = READERS.get(self.source)
-        slots = MULTIWOZ_NAMES if reader is None else reader.rename_slots
-        return {slot: kind for slot, kind in slots.items() if kind != PLACE or self.places}
+        return dict(MULTIWOZ_NAMES if reader is None else reader.rename_slots)

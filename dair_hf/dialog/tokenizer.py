@@ -142,9 +142,7 @@ def tokenizer_for(rows: Iterable[Dataset], config: DialogConfig) -> PreTrainedTo
             names.update(form for entry in row["names"] for form in entry["forms"])
     in_all, in_sentences = _count_words(texts), _count_words(outside)
     common = [word for word, count in in_sentences.items() if count >= 20 and 2 * count >= in_all[word]]
-    return build_tokenizer(
-        texts, names, vocab_size=config.vocabulary, keep_words=common, model_max_length=config.max_source_tokens
-    )
+    return build_tokenizer(texts, names, keep_words=common, model_max_length=config.max_source_tokens)
 
 
 def _without_mentions(row: Mapping[str, Any]) -> Iterator[str]:

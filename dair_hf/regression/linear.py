@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from dair_hf.evaluation.answers import absolute_errors
-from dair_hf.settings import Positive, Range, Settings
+from dair_hf.settings import Settings
 
 MODEL_TYPE = "dair_linear_regression"
+TILT = -2.0  # of term, in 1 / units of the loss; a negative tilt plays down outliers
 _LOSS_NAMES = {"l2": "squared", "huber": "huber", "term": "squared"}
 
 
@@ -69,10 +70,6 @@ class RobustLossConfig(Settings):
         default="l2",
         metadata={"help": "l2: squared error; huber: Huber loss with delta 1; term: tilted loss of squared errors."},
     )
-    tilt: Annotated[float, Range(below=0)] | Positive = field(
-        default=-2.0,
-        metadata={"help": "Tilt t of term, not 0, in 1 / units of the loss; a negative tilt plays down outliers."},
-    )
     consistency: Literal["sample", "batch"] = field(
         default="sample",
         metadata={
@@ -90,7 +87,7 @@ class RobustLossConfig(Settings):
     def aggregate(self) -> Callable[[Tensor], Tensor] | None:
         """Function that aggregates the losses of a batch; None for the mean of the trainer's own objective."""
         if self.loss == "term":
-            return partial(tilted_loss, tilt=self.tilt)
+            return partial(tilted_loss, tilt=TILT)
         return torch.mean if self.consistency == "batch" else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import datasets
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -21,7 +21,7 @@ from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import matches
 from dair_hf.evaluation.evaluator import PairEvaluator
-from dair_hf.settings import Count, Range, Settings
+from dair_hf.settings import Settings
 
 ATTEMPTS = 1000  # to draw a problem, before giving up
 FORMULA = "formula"  # column with the calculation, for `NumberAugmenter(formula_column=...)`
@@ -37,6 +37,9 @@ TEMPLATES = (
 )
 PROBLEMS, GSM8K, FILES = "problems", "gsm8k", "files"
 FIRST_NUMBERS = range(10, 100)  # of generated problems
+TRAIN_PROBLEMS, TEST_PROBLEMS = 3000, 200
+KNOWN_NUMBERS = 15  # first numbers in the original problems
+UNSEEN_NUMBERS = 25  # first numbers that only test partners have: no training question or answer contains them
 ROLES = {PROMPT: "user", COMPLETION: "assistant"}
 
 
@@ -125,9 +128,6 @@ class ChatConfig(Settings):
             "as in GSM8K (<<48/2=24>> ... #### 72). GSM8K always gets such partners."
         },
     )
-    keep_numbers: str | None = field(
-        default=None, metadata={"help": "Regular expression of numbers that stay, such as '\\d+ wheels'."}
-    )
     as_chat: bool = field(
         default=False,
         metadata={"help": "Put texts into messages of user and assistant, for the chat template of the tokenizer."},
@@ -138,32 +138,13 @@ class ChatConfig(Settings):
             "help": "Part of an answer that must be right. text: all of it, up to white space; number: its last number."
         },
     )
-    train_problems: Count = field(default=3000, metadata={"help": "Number of generated training problems."})
-    test_problems: Count = field(default=200, metadata={"help": "Number of generated test problems."})
-    known_numbers: Annotated[int, Range(low=2)] = field(
-        default=15, metadata={"help": "Count of two-digit numbers in the original training problems."}
-    )
-    unseen_numbers: Count = field(
-        default=25,
-        metadata={
-            "help": "Count of two-digit numbers that only test partners have: no training question or answer contains "
-            "them."
-        },
-    )
 
     def check(self) -> None:
-        """Refuse settings that the source ignores, and counts that leave no numbers for training partners."""
+        """Refuse files that the source ignores."""
         if {bool(self.train_files), bool(self.test_files)} != {self.source == FILES}:
             raise DataError(
                 f"source={self.source}, train_files={self.train_files}, test_files={self.test_files}: expected files "
                 "of both with source=files, and none without"
-            )
-        if self.keep_numbers and not (self.source == GSM8K or (self.source == FILES and self.number_partners)):
-            raise DataError(f"keep_numbers={self.keep_numbers!r}: expected source=gsm8k, or number_partners=true")
-        if self.known_numbers + self.unseen_numbers >= len(FIRST_NUMBERS):
-            raise DataError(
-                f"known_numbers={self.known_numbers}, unseen_numbers={self.unseen_numbers}: expected fewer than "
-                f"{len(FIRST_NUMBERS)} in all"
             )
 
     @property
@@ -175,17 +156,17 @@ class ChatConfig(Settings):
 def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
     """Read or generate paired rows."""
     if config.source == PROBLEMS:
-        data = _problems(config, seed)
+        data = _problems(seed)
     elif config.source == GSM8K:
         splits = datasets.load_dataset("openai/gsm8k", "main")
         names = {"question": PROMPT, "answer": COMPLETION}
         parts = [with_row_ids(splits[split].rename_columns(names)) for split in ("train", "test")]
-        data = _with_numbers("GSM8K", parts, config, seed)
+        data = _with_numbers("GSM8K", parts, seed)
     else:
         train_files, test_files = config.train_files or [], config.test_files or []
         name = ", ".join(Path(path).name for path in test_files)
         if config.number_partners:
-            data = _with_numbers(name, [_plain_rows(paths) for paths in (train_files, test_files)], config, seed)
+            data = _with_numbers(name, [_plain_rows(paths) for paths in (train_files, test_files)], seed)
         else:
             data = ChatData(name, pairs_from_jsonl(train_files), pairs_from_jsonl(test_files), [])
     if config.as_chat:
@@ -208,15 +189,15 @@ def _as_chat(rows: datasets.Dataset) -> datasets.Dataset:
     return rows.map(_as_messages, remove_columns=texts)
 
 
-def _problems(config: ChatConfig, seed: int) -> ChatData:
+def _problems(seed: int) -> ChatData:
     order = list(FIRST_NUMBERS)
     random.Random(f"known numbers/{seed}").shuffle(order)
-    known, others = order[: config.known_numbers], order[config.known_numbers :]
+    known, others = order[:KNOWN_NUMBERS], order[KNOWN_NUMBERS:]
     # Training rows have no unseen numbers in questions or results; test partners have no others.
-    unseen = set(others[: config.unseen_numbers])
+    unseen = set(others[:UNSEEN_NUMBERS])
     problems = {
-        "train": generate_problems(config.train_problems, known, seed, "train", exclude=unseen),
-        "test": generate_problems(config.test_problems, known, seed, "test"),
+        "train": generate_problems(TRAIN_PROBLEMS, known, seed, "train", exclude=unseen),
+        "test": generate_problems(TEST_PROBLEMS, known, seed, "test"),
     }
     augmenters = (
         NumberAugmenter(formula_column=FORMULA, exclude=unseen, exclude_results=unseen, seed=seed),
@@ -229,8 +210,8 @@ def _plain_rows(paths: Sequence[str]) -> datasets.Dataset:
     return with_row_ids(datasets.concatenate_datasets([read_pairs(Path(path), needs_partners=False) for path in paths]))
 
 
-def _with_numbers(name: str, parts: Sequence[datasets.Dataset], config: ChatConfig, seed: int) -> ChatData:
-    return _augmented(name, parts, [NumberAugmenter(keep=config.keep_numbers, seed=seed)] * 2)
+def _with_numbers(name: str, parts: Sequence[datasets.Dataset], seed: int) -> ChatData:
+    return _augmented(name, parts, [NumberAugmenter(seed=seed)] * 2)
 
 
 def _augmented(name: str, parts: Iterable[datasets.Dataset], augmenters: Iterable[NumberAugmenter]) -> ChatData:

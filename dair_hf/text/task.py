@@ -19,6 +19,7 @@ from dair_hf.text.models import BagOfWordsConfig, BiLSTMConfig, EmbeddingsConfig
 from dair_hf.word_tokenizer import build_word_tokenizer
 
 PRETRAINED, TRANSFORMER = "pretrained", "transformer"
+MAX_TOKENS = 400  # of a row; longer rows lose the end of their longer text
 # Value of `model_kind` -> settings of a model from scratch; `model_settings` takes precedence.
 SCRATCH: Mapping[str, Mapping[str, Any]] = {
     "bag_of_words": {"model_type": BagOfWordsConfig.model_type},
@@ -89,9 +90,6 @@ class TextConfig(Settings):
             "are unknown. All methods share the vocabulary."
         },
     )
-    max_tokens: Annotated[int, Range(low=8)] = field(
-        default=400, metadata={"help": "Maximum tokens of a row; longer rows lose the end of their longer text."}
-    )
 
     @property
     def title(self) -> str:
@@ -119,7 +117,7 @@ class TextConfig(Settings):
             return model
         size: dict[str, Any] = {"segments": len(self.texts)}
         if self.model_kind == TRANSFORMER:
-            size = {"max_position_embeddings": self.max_tokens}
+            size = {"max_position_embeddings": MAX_TOKENS}
         return replace(model, model_settings={**SCRATCH[self.model_kind], **size, **(model.model_settings or {})})
 
 
@@ -137,21 +135,17 @@ def classifier_tokenizer(train: Dataset, config: TextConfig, model: ModelConfig)
     counted once, even if several rows have it.
     """
     if model.model_name_or_path is not None:
-        tokenizer = load_tokenizer(model)
-        if config.max_tokens > tokenizer.model_max_length:  # beyond which a GPU fails without a reason, at a long row
-            raise DataError(
-                f"max_tokens={config.max_tokens}: {model.model_name_or_path} takes {tokenizer.model_max_length}"
-            )
-        return tokenizer
+        return load_tokenizer(model)
     texts = [text for view in VIEW_PREFIXES for name in config.texts for text in train[view + name] if text is not None]
     return build_word_tokenizer(
         map(plain_text, dict.fromkeys(texts)),
         min_count=config.min_count,
-        model_max_length=config.max_tokens,
+        model_max_length=MAX_TOKENS,
         delimiters=config.model_kind == TRANSFORMER,
     )
 
 
 def encode_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: TextConfig) -> Dataset:
     """Tokenize both views of paired rows."""
-    return rows.map(ClassifierEncoder(tokenizer, config.texts, config.max_tokens), batched=True, desc="Tokenizing")
+    limit = min(MAX_TOKENS, tokenizer.model_max_length)  # beyond which a GPU fails without a reason
+    return rows.map(ClassifierEncoder(tokenizer, config.texts, limit), batched=True, desc="Tokenizing")

@@ -1,4 +1,4 @@
-"""CIFAR-10: its files, and pairs of an image and its crop or adversarial example."""
+"""CIFAR-10: its files, training images and pairs of an image and its adversarial example."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from dair_hf.augment.images import crop, draw_crops
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.settings import Count, Range, Settings
@@ -139,18 +138,6 @@ class Cifar10Config(Settings):
     flip: bool = field(
         default=True, metadata={"help": "Flip training images horizontally with probability 1/2, redrawn each epoch."}
     )
-    partner: Literal["none", "crop"] = field(
-        default="none",
-        metadata={
-            "help": "Partners of the training rows. none: no partners in the data (an attack may make them in "
-            "training); crop: the same image with another crop and flip."
-        },
-    )
-
-    def check(self) -> None:
-        """Refuse partners that equal their originals."""
-        if self.partner == "crop" and not self.crop_padding and not self.flip:
-            raise DataError("partner=crop: expected crop_padding or flip, got neither")
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +157,11 @@ class _CroppedView(ImageView):
 
 
 def cifar10_train_pairs(cifar10: Mapping[str, LabeledImages], config: Cifar10Config, seed: int) -> TensorPairs:
-    """Return the training pairs: cropped and flipped images, with the configured partners."""
+    """Return the training rows, cropped and flipped images without partners, which an attack makes in training."""
     images = cifar10["train"]
     rows = rows_between(images, 0, config.train_rows, "training")
-    original, augmented = (
-        _CroppedView(*images, rows, config.crop_padding, config.flip, f"cifar10/train/{view}", seed) for view in VIEWS
-    )
-    return file_pairs("train", original, augmented if config.partner == "crop" else None)
+    crops = _CroppedView(*images, rows, config.crop_padding, config.flip, "cifar10/train/original", seed)
+    return file_pairs("train", crops, None)
 
 
 def cifar10_evaluation_pairs(

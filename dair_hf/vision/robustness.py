@@ -27,6 +27,7 @@ from dair_hf.vision.mnist.digits import load_mnist
 FGSM, PGD, AUTO = "fgsm", "pgd", "autoattack"
 PIXELS, LABELS = "pixel_values", "labels"
 TRADES = "trades"
+NORM: Literal["linf"] = "linf"  # of the perturbations
 
 
 @dataclass
@@ -62,14 +63,12 @@ class AttackConfig(Settings):
 
     provided_methods = ("pgd", "trades", "mart")  # of `experiments.comparison`; no field
 
-    norm: Literal["linf", "l2"] = field(default="linf", metadata={"help": "Norm of the perturbations."})
-    epsilon: NonNegative = field(default=8 / 255, metadata={"help": "Radius of the ball. Paper: 8/255."})
+    epsilon: NonNegative = field(default=8 / 255, metadata={"help": "Radius of the L-inf ball. Paper: 8/255."})
     step_size: Positive = field(
         default=2 / 255, metadata={"help": "Step size of PGD in training and evaluation. Paper: 2/255."}
     )
     train_steps: Count = field(default=11, metadata={"help": "PGD steps that generate training partners. Paper: 11."})
     test_steps: Count = field(default=20, metadata={"help": "PGD steps in evaluation. Paper: 20."})
-    test_restarts: Count = field(default=1, metadata={"help": "Random restarts of PGD in evaluation."})
     autoattack_rows: Annotated[int, Range(low=0)] = field(
         default=0,
         metadata={
@@ -80,13 +79,13 @@ class AttackConfig(Settings):
     def training_attack(self, method: str) -> Attack:
         """Return the attack that generates partners: maximal KL divergence for TRADES, else maximal cross-entropy."""
         loss: dict[str, Any] = {"loss": KL} if method == TRADES else {}
-        return Attack(self.norm, self.epsilon, self.step_size, self.train_steps, **loss)
+        return Attack(NORM, self.epsilon, self.step_size, self.train_steps, **loss)
 
     def evaluation_attacks(self) -> dict[str, Attack]:
         """Return the evaluation attacks by name, without AutoAttack."""
         return {
-            FGSM: Attack.fgsm(self.epsilon, norm=self.norm),
-            PGD: Attack(self.norm, self.epsilon, self.step_size, self.test_steps, restarts=self.test_restarts),
+            FGSM: Attack.fgsm(self.epsilon, norm=NORM),
+            PGD: Attack(NORM, self.epsilon, self.step_size, self.test_steps),
         }
 
     def augmenter(self, method: str) -> AttackAugmenter | None:
@@ -170,9 +169,7 @@ def _autoattack_metrics(
     device = next(model.parameters()).device
     rows = torch.arange(min(config.autoattack_rows, len(pairs)), device=pairs.device)
     view = {name: values.to(device) for name, values in pairs.view(rows, 0).items()}
-    partners = auto_attack(
-        model, view[PIXELS], view[LABELS], config.epsilon, config.norm, batch_size=batch_size, seed=seed
-    )
+    partners = auto_attack(model, view[PIXELS], view[LABELS], config.epsilon, NORM, batch_size=batch_size, seed=seed)
     was_training = model.training
     model.eval()
     with torch.no_grad():

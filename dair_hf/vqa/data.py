@@ -55,13 +55,6 @@ class VQAConfig(Settings):
             "default scenes are drawn next to the output folder."
         },
     )
-    strict: bool = field(default=False, metadata={"help": "Stop if any record of the files cannot be used."})
-    train_questions: Count | None = field(
-        default=None, metadata={"help": "Number of training questions, from the start of the file; all by default."}
-    )
-    test_questions: Count | None = field(
-        default=None, metadata={"help": "Number of test questions, from the start of the file; all by default."}
-    )
     evaluate_on: Literal["test", "validation"] = field(
         default="test",
         metadata={
@@ -70,9 +63,6 @@ class VQAConfig(Settings):
         },
     )
     answers: Count = field(default=3000, metadata={"help": "Size of the vocabulary of most frequent answers; >= 1."})
-    word_count: Count = field(
-        default=1, metadata={"help": "Words that occur less often in the training questions are unknown to SAAA; >= 1."}
-    )
 
     def check(self) -> None:
         """Refuse folders that the source would ignore, and raw files without their edits."""
@@ -124,12 +114,9 @@ def load_vqa(
     if config.source == "files":
         return _load_files(config, verified)
     if config.scene_folder:
-        drawn = read_mark(config.scene_folder, "scenes").get("settings", {})
-        for name, value in asdict(scenes).items():
-            if name != "sprite_folder" and drawn.get(name) != value:
-                raise DataError(
-                    f"{config.scene_folder}: expected scenes drawn with {name}={value!r}, got {drawn.get(name)!r}"
-                )
+        drawn = read_mark(config.scene_folder, "scenes").get("settings")
+        if drawn != asdict(scenes):
+            raise DataError(f"{config.scene_folder}: expected scenes drawn with {asdict(scenes)}, got {drawn}")
     return _load_scenes(config, scenes, Path(config.scene_folder or folder))
 
 
@@ -141,8 +128,7 @@ def _load_scenes(config: VQAConfig, scenes: SceneConfig, folder: Path) -> VQADat
         (rows, reports[split]), (edits, reports[f"{split}, edits"]) = read_scenes(folder, split)
         splits[split] = rows, edits
     name = f"counting scenes ({scenes.edit.upper()}), {config.evaluate_on}"
-    familiar = _first(splits["familiar"][0], config.test_questions)
-    return _truncated(config, name, splits["train"], splits[config.evaluate_on], familiar, reports)
+    return _experiment(name, splits["train"], splits[config.evaluate_on], splits["familiar"][0], reports)
 
 
 def _load_files(config: VQAConfig, verified: str | os.PathLike[str] | None) -> VQAData:
@@ -161,7 +147,7 @@ def _load_files(config: VQAConfig, verified: str | os.PathLike[str] | None) -> V
         name = "VQA v2 train, every tenth image"
     else:
         test, name = read("val"), "VQA v2 val"
-    return _truncated(config, name, train, test, None, reports)
+    return _experiment(name, train, test, None, reports)
 
 
 def _raw_reader(config: VQAConfig, verified: str | os.PathLike[str] | None) -> SplitReader:
@@ -171,7 +157,7 @@ def _raw_reader(config: VQAConfig, verified: str | os.PathLike[str] | None) -> S
     images, edited_images = (ImageFolder(*folders, verified=cache) for folders in (config.images, config.edited_images))
 
     def read(split: str) -> tuple[Reported, Reported]:
-        options: dict[str, Any] = {"split": split, "strict": config.strict, "verify": True}
+        options: dict[str, Any] = {"split": split, "verify": True}
         rows = read_vqa(questions, questions, images, **options)
         return rows, read_edits(rows[0], edited, edited, edited_images, **options)
 
@@ -184,23 +170,16 @@ def _prepared_reader(config: VQAConfig) -> SplitReader:
     def load(name: str, split: str, features: Features) -> Reported:
         rows = load_split(folder, "vqa", f"{name}/{split}", features)
         report = VQAReport(**read_json(folder / "report.json")[name][split])
-        report.check(f"{folder}: {name} of split {split!r}", len(rows), strict=config.strict)
+        report.check(f"{folder}: {name} of split {split!r}", len(rows))
         return rows, report
 
     return lambda split: (load("rows", split, ROW_FEATURES), load("edits", split, EDIT_FEATURES))
 
 
-def _truncated(
-    config: VQAConfig,
-    name: str,
-    train: RowsAndEdits,
-    test: RowsAndEdits,
-    familiar: Dataset | None,
-    reports: dict[str, VQAReport],
+def _experiment(
+    name: str, train: RowsAndEdits, test: RowsAndEdits, familiar: Dataset | None, reports: dict[str, VQAReport]
 ) -> VQAData:
-    train_rows, test_rows = _first(train[0], config.train_questions), _first(test[0], config.test_questions)
-    train_edits, test_edits = _edits_of(train_rows, train[1]), _edits_of(test_rows, test[1])
-    return VQAData(name, train_rows, train_edits, test_rows, test_edits, familiar, reports)
+    return VQAData(name, train[0], _edits_of(*train), test[0], _edits_of(*test), familiar, reports)
 
 
 def _hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:
@@ -213,14 +192,10 @@ def _hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:
     )
 
 
-def _first(rows: Dataset, count: int | None) -> Dataset:
-    return rows if count is None else rows.select(range(min(count, len(rows))))
-
-
 def _edits_of(rows: Dataset, edits: Dataset) -> Dataset:
     """Return the edits of the given questions, so that no features of other edits are computed."""
     questions = set(rows["question_id"][:])
     positions = [position for position, question_id in enumerate(edits["question_id"][:]) if question_id in questions]
     if not positions:  # would fail only after the features of all images
-        raise DataError(f"expected edits of the {len(rows)} selected questions, got none of {len(edits)} edits")
+        raise DataError(f"expected edits of the {len(rows)} questions, got none of {len(edits)} edits")
     return edits if len(positions) == len(edits) else edits.select(positions)

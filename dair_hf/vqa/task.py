@@ -62,9 +62,6 @@ class NetworkConfig(Settings):
             "for three epochs."
         },
     )
-    train_backbone: bool = field(
-        default=False, metadata={"help": "Train the backbone of SAAA as well, instead of caching its features."}
-    )
     image_size: Count = field(default=448, metadata={"help": "Height and width of the images of SAAA, in pixels."})
     features_folder: str = field(default="features", metadata={"help": "Folder of the cached backbone features."})
     features_dtype: Literal["float32", "float16", "bfloat16"] = field(
@@ -124,13 +121,12 @@ def prepare_task(
     if network.network == "classifier":
         task = _pretrained(network, model, data, vocabulary)
     else:
-        task = _saaa(network, config, data, vocabulary, backbone, device)
+        task = _saaa(network, data, vocabulary, backbone, device)
     return task._replace(unknown_answers=unknown_answers)
 
 
 def _saaa(
     network: NetworkConfig,
-    config: VQAConfig,
     data: VQAData,
     vocabulary: AnswerVocabulary,
     backbone: nn.Module | None,
@@ -140,27 +136,20 @@ def _saaa(
         if network.backbone is None:
             raise DataError("backbone: expected a vision model, such as microsoft/resnet-152, got none")
         backbone = load_backbone(network.backbone)
-    tokenizer = build_word_tokenizer(data.train["question"][:], min_count=config.word_count)
+    tokenizer = build_word_tokenizer(data.train["question"][:], min_count=1)
     data = _map_parts(data, lambda rows: encode_questions(rows, tokenizer))
-    images = _image_inputs(network, data, backbone.to(device))
-    backbone_weights = backbone.state_dict()
+    images = _image_features(network, data, backbone.to(device))
     settings = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
         "id2label": vocabulary.id2label,
+        "image_feature_size": int(images(data.train["image"][:1]).shape[1]),
         **network.saaa,
     }
-    if network.train_backbone:
-        settings |= {"backbone_config": backbone.config, "freeze_backbone": False}
-    else:
-        settings["image_feature_size"] = int(images(data.train["image"][:1]).shape[1])
 
     def make_model(seed: int) -> SAAA:
         torch.manual_seed(seed)
-        model = SAAA(SAAAConfig(**settings))
-        if model.backbone is not None:
-            model.backbone.load_state_dict(backbone_weights)
-        return model
+        return SAAA(SAAAConfig(**settings))
 
     collator = VQACollator(images, len(vocabulary), tokenizer.pad_token_id)
     return VQATask(data, make_model, collator, "soft_score", AnswerJudge(vocabulary), tokenizer)
@@ -186,10 +175,8 @@ def _pretrained(
     return VQATask(data, make_model, collator, sample_loss, AnswerJudge(vocabulary), processor)
 
 
-def _image_inputs(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> Pixels | FeatureCache:
+def _image_features(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> FeatureCache:
     pixels = Pixels(size=network.image_size)
-    if network.train_backbone:
-        return pixels
     cache = FeatureCache(network.features_folder, backbone, pixels, getattr(torch, network.features_dtype))
     parts = [getattr(data, part) for part in PARTS] + ([data.familiar] if data.familiar else [])
     images = concatenate_datasets([part.select_columns(["image"]) for part in parts])

@@ -25,7 +25,6 @@ from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig
 from recipes import vqa_saaa
 from tests.fixtures import vision_language as vl
-from tests.fixtures.counting_scenes import write_digits
 from tests.fixtures.recipe_runs import (
     CONFIGS,
     command_line,
@@ -53,12 +52,9 @@ pytestmark = pytest.mark.slow
 TINY: dict[str, Any] = {
     "train_scenes": 64,
     "test_scenes": 40,
-    "scene_size": 32,
-    "scene_grid": 2,
-    "most": 1,
     "image_size": 32,
     "saaa": SIZES,
-    "backbone_scenes": 600,
+    "backbone_scenes": 150,
     "seeds": 0,
     "num_train_epochs": 3,
     "per_device_train_batch_size": 16,
@@ -194,9 +190,7 @@ def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str,
     assert rewritten == []
 
 
-def backbone_training(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, scenes: SceneConfig, **settings: Any
-) -> tuple[str, dict[str, Any]]:
+def backbone_training(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: Any) -> tuple[str, dict[str, Any]]:
     """Return the name of the shared backbone, and the settings of its training without folders."""
     trained: list[tuple[str, dict[str, Any]]] = []
 
@@ -207,34 +201,21 @@ def backbone_training(
 
     monkeypatch.setattr(vqa_saaa, "train_base_once", stop)
     with pytest.raises(InterruptedError):
-        vqa_saaa.scene_backbone(scenes, 60, DAIRConfig(str(folder / "run"), use_cpu=True, **settings))
+        vqa_saaa.scene_backbone(60, DAIRConfig(str(folder / "run"), use_cpu=True, **settings))
     return trained[0]
 
 
 def test_no_setting_of_a_run_changes_the_shared_backbone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    scenes = SceneConfig()
-    name, training = backbone_training(monkeypatch, tmp_path, scenes)
+    name, training = backbone_training(monkeypatch, tmp_path)
     odd = {"optim": "sgd", "adam_beta1": 0.1, "adam_epsilon": 0.3, "dair_lambda": 7.0, "bf16": True}
-    assert backbone_training(monkeypatch, tmp_path, scenes, **odd) == (name, training)
+    assert backbone_training(monkeypatch, tmp_path, **odd) == (name, training)
     assert (training["learning_rate"], training["num_train_epochs"], training["seed"]) == (0.004, 3, 0)
     monkeypatch.setitem(vqa_saaa.BACKBONE, "learning_rate", 0.1)
-    assert backbone_training(monkeypatch, tmp_path, scenes)[0] != name
-
-
-def test_the_shared_backbone_is_named_by_the_images_of_its_objects(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    names = []
-    for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
-        (tmp_path / folder).mkdir()
-        write_digits(tmp_path / folder, seed=seed)
-        scenes = SceneConfig(sprites="digits", sprite_folder=str(tmp_path / folder))
-        names.append(backbone_training(monkeypatch, tmp_path, scenes)[0])
-    assert names[0] == names[1] != names[2]
+    assert backbone_training(monkeypatch, tmp_path)[0] != name
 
 
 def test_lambda_is_chosen_on_validation_scenes(compared: dict[str, Path], outputs: Path) -> None:
-    run(**scenes(outputs, "validation", methods="erm", evaluate_on="validation", test_questions=25))
+    run(**scenes(outputs, "validation", methods="erm", evaluate_on="validation"))
     record = read(outputs / "validation" / "erm_seed0.json")
     assert list(read(outputs / "validation" / "data.json"))[-3:-1] == ["validation", "validation, edits"]
     assert record["data"]["train"] == read(compared["cv"] / "erm_seed0.json")["data"]["train"]
@@ -327,11 +308,11 @@ def test_a_classifier_with_adapters(files: dict[str, Any], stored: dict[str, str
 
 def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str], tmp_path: Path) -> None:
     settings = {"network": "generator", "model_name_or_path": stored["llava"], "lora_rank": 2, "target": "{answer}"}
-    run(**files, **settings, methods=["erm", "dair"], test_questions=4, output_dir=tmp_path)
+    run(**files, **settings, methods=["erm", "dair"], output_dir=tmp_path)
     assert methods_of(tmp_path) == ["erm", "dair"]
     record = read(tmp_path / "dair_seed0.json")
-    # The first four questions have four edits.
-    assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (4, 4)
+    edits = sum(map(len, CV_EDITS.values()))
+    assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (edits, edits)
     assert METRICS - {"familiar_vqa_accuracy"} <= set(record["metrics"])
     assert read(tmp_path / "runs/dair_seed0/adapter_config.json")["r"] == 2
     assert all(isinstance(line["prediction"], str) for line in predictions(tmp_path / "runs/dair_seed0"))
@@ -340,7 +321,7 @@ def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str]
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"backbon": "x"}, "--backbon"),
     ({"source": "files"}, "questions"),
-    ({"scene_size": 40}, "scene_size"),
+    ({"train_scenes": 0}, "train_scenes"),
     ({"network": "classifier"}, "model_name_or_path"),
 ]
 

@@ -222,21 +222,13 @@ def test_the_released_partners_have_a_constant_feature(data: RegressionData) -> 
 
 def test_the_test_feature_is_reversed(data: RegressionData) -> None:
     targets = data.test_targets.numpy()
-    _, noisy = released(data, 2, 0.5)
-    medians = {"test": lower_median(targets), "train": lower_median(noisy.astype(np.float32))}
-    assert medians["test"] != medians["train"]
-    found = {}
-    for threshold, median in medians.items():
-        pairs = regression_evaluation_pairs(data, RegressionConfig(noise_share=0.5, test_threshold=threshold), seed=2)
-        batch = pairs.__getitems__(list(range(15)))
-        above = (targets > median).astype(float)
-        assert batch["features"][:, 0, -1].tolist() == (1 - above).tolist()
-        assert batch["features"][:, 1, -1].tolist() == above.tolist()
-        assert torch.equal(batch["features"][:, 0, :3], data.test_features)
-        assert torch.equal(batch["labels"][:, 0], data.test_targets)
-        assert batch["row_id"].tolist() == [f"test/{row}" for row in range(15)]
-        found[threshold] = above
-    assert (found["test"] != found["train"]).any()
+    batch = regression_evaluation_pairs(data, RegressionConfig(noise_share=0.5), seed=2).__getitems__(list(range(15)))
+    above = (targets > lower_median(targets)).astype(float)
+    assert batch["features"][:, 0, -1].tolist() == (1 - above).tolist()
+    assert batch["features"][:, 1, -1].tolist() == above.tolist()
+    assert torch.equal(batch["features"][:, 0, :3], data.test_features)
+    assert torch.equal(batch["labels"][:, 0], data.test_targets)
+    assert batch["row_id"].tolist() == [f"test/{row}" for row in range(15)]
 
 
 def test_held_out_rows_are_not_trained_on_and_stay_clean(data: RegressionData) -> None:
@@ -272,13 +264,8 @@ def test_without_the_feature_there_are_no_partners(data: RegressionData) -> None
     [
         {"noise_share": 1.5},
         {"noise_share": float("nan")},
-        {"partner_fraction": -0.1},
         {"validation_share": 1.0},
-        {"noise_std": -5.0},
-        {"noise_mean": float("inf")},
-        {"tolerance": -1.0},
         {"augmented_feature": "zero"},
-        {"test_threshold": "mean"},
     ],
     ids=str,
 )
@@ -287,7 +274,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
         RegressionConfig(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"tilt": 0.0}, {"tilt": float("inf")}, {"loss": "l1"}, {"consistency": "row"}])
+@pytest.mark.parametrize("settings", [{"loss": "l1"}, {"consistency": "row"}])
 def test_bad_settings_of_losses_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=next(iter(settings))):
         RobustLossConfig(**settings)

@@ -40,7 +40,6 @@ STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
         (ColoredConfig, {"train_rows": 35_000}),  # trains on test rows
         (RotatedConfig, {"label_noise": -0.5}),
         (Cifar10Config, {"crop_padding": 32}),
-        (Cifar10Config, {"partner": "crop", "crop_padding": 0, "flip": False}),  # partners equal originals
         (AdversarialDataConfig, {"test_rows": 0}),
         (AttackConfig, {"epsilon": -0.1}),
         (AttackConfig, {"step_size": 0.0}),
@@ -52,12 +51,8 @@ STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
         (ImageNetworkConfig, {"hidden_sizes": [8], "depths": [1, 1]}),
         (ImageNetworkConfig, {**STAGES, "network": "digit_cnn"}),
         (ChallengeConfig, {"source": "painted"}),
-        (BackgroundsConfig, {"foreground": "digits"}),
-        (BackgroundsConfig, {"foreground_source": "mnist"}),
-        (BackgroundsConfig, {"picture_size": 15}),
         (BackgroundsConfig, {"correlation": 1.1}),
         (ImageNet9Config, {"input_size": 0}),
-        (ImageNet9Config, {"smallest_crop": 0.0}),
     ],
     ids=str,
 )

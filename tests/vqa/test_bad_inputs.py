@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import ResNetConfig, ResNetModel
@@ -26,10 +23,8 @@ from dair_hf.vqa.pairs import edit_pairs, expand_edits
 from dair_hf.vqa.readers.reading import read_edits, read_vqa
 from dair_hf.vqa.readers.records import read_records
 from dair_hf.vqa.scenes.files import SceneConfig, write_scenes
-from dair_hf.vqa.scenes.scene import load_sprites
 from dair_hf.vqa.task import NetworkConfig
 from tests.fixtures import vision_language as vl
-from tests.fixtures.digits import png
 from tests.fixtures.tiny_saaa import batch, image_batch, resnet, saaa
 from tests.fixtures.vqa_files import annotations_json, questions_json, write_cv, write_images, write_jsons, write_vqa
 
@@ -40,9 +35,7 @@ FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x
     ("settings", "wrong"),
     [
         (VQAConfig, {"source": "coco"}),
-        (VQAConfig, {"test_questions": -1}),
         (VQAConfig, {"answers": 0}),
-        (VQAConfig, {"word_count": 0}),
         (VQAConfig, {"source": "files"}),
         (VQAConfig, {"source": "files", **FOLDERS, "edits": None}),
         (VQAConfig, {"source": "files", **FOLDERS, "scene_folder": "scenes"}),
@@ -55,22 +48,13 @@ FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x
         (NetworkConfig, {"saaa": {"dropout": 1}}),
         (SAAAConfig, {"dropout": 1.0}),
         (SAAAConfig, {"vocab_size": 0}),
-        (SceneConfig, {"sprites": "digits"}),  # without their folder
         (SceneConfig, {"train_scenes": 1_000_001}),
-        (SceneConfig, {"edits_per_scene": 0}),
-        (SceneConfig, {"scene_seed": -1}),
-        (SceneConfig, {"scene_size": 66}),
-        (SceneConfig, {"scene_size": 36}),  # objects of 7 pixels
-        (SceneConfig, {"scene_grid": 1, "most": 1}),
-        (SceneConfig, {"most": 9}),
-        (SceneConfig, {"co_occurrence": 1.5}),
-        (SceneConfig, {"language_prior": -0.5}),
     ],
     ids=str,
 )
 def test_settings(settings: Callable[..., Any], wrong: dict[str, Any]) -> None:
     first, value = next(iter(wrong.items()))
-    named = next(iter(value)) if first == "saaa" else "sprite_folder" if value == "digits" else first
+    named = next(iter(value)) if first == "saaa" else first
     with pytest.raises(DataError, match=named):
         settings(**wrong)
 
@@ -133,29 +117,6 @@ def test_data_of_which_nothing_can_be_used(tmp_path: Path) -> None:
     for make in (lambda *data: edit_pairs(*data, seed=0), expand_edits):
         with pytest.raises(DataError, match="edits"):
             make(rows, rows.select_columns(["question_id", "image_id"]).map(lambda row: {"question_id": 7}))
-
-
-GREY = {"bytes": png(np.zeros((28, 28), np.uint8)), "path": None}
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"image": [GREY, None], "label": [0, 1]},
-        {"image": [GREY, {**GREY, "bytes": b"no"}], "label": [0, 1]},
-        {"image": [{**GREY, "bytes": GREY["bytes"][:-30]}], "label": [0]},
-        {"image": [GREY, {**GREY, "bytes": png(np.zeros((14, 28), np.uint8))}], "label": [0, 1]},
-        None,
-    ],
-)
-def test_unusable_sprites(tmp_path: Path, columns: dict[str, Any] | None) -> None:
-    file = tmp_path / "train.parquet"
-    if columns is None:
-        file.write_bytes(b"PAR1")
-    else:
-        pq.write_table(pa.table(columns), file)
-    with pytest.raises(DataError, match=r"train\.parquet"):
-        load_sprites("digits", tmp_path, "train", 14)
 
 
 def test_scenes_without_edits_leave_no_folder(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from datasets import Dataset
 from PIL import Image
 
 from dair_hf.config import DAIRConfig
-from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
 from dair_hf.io.file_values import FileValueCache
 from dair_hf.vqa import data
@@ -24,7 +23,7 @@ from dair_hf.vqa.task import NetworkConfig
 from tests.fixtures.vqa_files import ASKED, CV_EDITS, write_cv, write_edited_images, write_images, write_vqa
 
 IMAGE_FOLDERS = ("images", "edited_images")
-SCENES = SceneConfig(train_scenes=30, test_scenes=12, scene_size=32, scene_grid=2, most=1, language_prior=1.0)
+SCENES = SceneConfig(train_scenes=30, test_scenes=12)
 
 
 @pytest.fixture(scope="module")
@@ -102,22 +101,6 @@ def test_drawn_scenes_are_kept(scenes: Path) -> None:
     assert first.train._fingerprint != first.test._fingerprint
 
 
-def test_subset_of_scenes_has_its_own_edits(scenes: Path) -> None:
-    whole = load_vqa(VQAConfig(), SCENES, scenes)
-    part = load_vqa(VQAConfig(train_questions=9, test_questions=5), SCENES, scenes)
-    is_one_experiment(part)
-    assert ids(part.train) == ids(whole.train)[:9]
-    assert ids(part.test) == ids(whole.test)[:5]
-    assert whole.familiar is not None and part.familiar is not None
-    assert ids(part.familiar) == ids(whole.familiar)[:5]
-    kept = [question for question in ids(whole.train_edits) if question in ids(whole.train)[:9]]
-    assert ids(part.train_edits) == kept
-    assert 0 < len(kept) < len(whole.train_edits)
-    assert part.reports["train"].counts["rows"] == 30  # the report counts what was read
-    more = load_vqa(VQAConfig(train_questions=999, test_questions=999), SCENES, scenes)
-    assert (len(more.train), len(more.test)) == (30, 12)
-
-
 @pytest.fixture
 def apart(files: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     """Return the same with different images and ids in each split."""
@@ -166,8 +149,6 @@ def test_unreadable_images_are_reported_or_refused(files: dict[str, Any], tmp_pa
     assert [record["id"] for record in unreadable] == ["25000", "25001", "25002"]
     assert len(found.reports["val, edits"].skipped["missing_image"]) == 1
     assert 25000 not in ids(found.train) + ids(found.train_edits)
-    with pytest.raises(DataError, match="unreadable_image: 3"):
-        load_vqa(VQAConfig(**files, strict=True), SceneConfig(), tmp_path)
 
 
 def test_validation_does_not_read_the_test_split(files: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
@@ -218,8 +199,7 @@ def test_other_places_are_not_other_settings(files: dict[str, Any]) -> None:
 
     def settings(place: str) -> dict[str, Any]:
         folders = {**files, "questions": place, "edits": place, "images": [place], "edited_images": [place]}
-        network, scenes = NetworkConfig(features_folder=place), SceneConfig(sprite_folder=place)
-        return {"data": VQAConfig(**folders), "network": network, "scenes": scenes}
+        return {"data": VQAConfig(**folders), "network": NetworkConfig(features_folder=place)}
 
     record = {"config": _plain_config({**settings("here"), "training": run.args}), "data": parts}
     assert changed_settings(record, run, settings("there"), parts) == {}

@@ -31,7 +31,7 @@ NO_MODEL = ModelConfig()
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> VQAData:
-    config = SceneConfig(train_scenes=24, test_scenes=8, scene_size=32, scene_grid=2, most=1)
+    config = SceneConfig(train_scenes=24, test_scenes=8)
     return load_vqa(VQAConfig(), config, tmp_path_factory.mktemp("data") / "scenes")
 
 
@@ -127,23 +127,6 @@ def test_models_depend_only_on_the_seed(scenes: VQAData, tmp_path: Path) -> None
     assert (config.image_feature_size, models[0].backbone) == (16, None)
     batch = task.collator(rows(task))
     assert models[0](**batch).logits.shape == batch["labels"].shape == (5, len(task.judge.vocabulary))
-
-
-def test_trained_backbone(scenes: VQAData, tmp_path: Path) -> None:
-    eyes = backbone()
-    task = prepare_task(network(tmp_path / "features", train_backbone=True), NO_MODEL, VQAConfig(), scenes, eyes)
-    assert isinstance(task.collator.images, Pixels)
-    models = [task.make_model(seed) for seed in (3, 4)]
-    assert all(equal(model.backbone, eyes) for model in models)
-    assert not equal(*models)
-    models[0](**task.collator(rows(task))).loss.backward()
-    assert all(value.grad is not None and value.grad.any() for value in models[0].backbone.parameters())
-    assert task.collator(rows(task))["pixel_values"].shape == (5, 3, 32, 32)
-    # Training one model does not change the initial weights of the next.
-    with torch.no_grad():
-        next(models[0].backbone.parameters()).add_(1)
-    assert equal(task.make_model(3).backbone, eyes)
-    assert not (tmp_path / "features").exists()
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -7,7 +7,7 @@ it is MI-FGSM (Dong et al., 2018).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -28,6 +28,21 @@ class Attack(Settings):
     lengths are in units of the pixels. For images given to the model as `(pixels - mean) / std`, set `mean` and `std`;
     ball and range then still refer to the pixels.
 
+    Args:
+        norm: Norm of the perturbation: linf, per pixel; l2, Euclidean over the image.
+        epsilon: Radius of the ball, >= 0; 0 changes nothing.
+        step_size: Step size in the same norm, > 0.
+        steps: Steps, >= 1; each takes a forward and a backward pass.
+        random_start: Start at a uniformly random point of the ball; False: at the original.
+        restarts: Random restarts, >= 1; keeps the worst result of each row, at one more forward per restart.
+        momentum: Decay of the accumulated gradient, >= 0; each gradient has L1 norm 1. MI-FGSM: 1.
+        lower: Smallest pixel value; None: unbounded, as for embeddings and features.
+        upper: Largest pixel value; None: unbounded.
+        loss: Loss to maximize. "cross_entropy": with the label; "kl": divergence from the model's output for the
+            original (TRADES); the name of a sample loss; or a callable (logits, labels) -> [N].
+        mean: Channel means subtracted from the pixels; None: not normalized.
+        std: Channel standard deviations, > 0, that the pixels were divided by; with `mean`.
+
     Raises:
         DataError: A setting is out of range, or `mean` and `std` do not fit together.
 
@@ -38,49 +53,18 @@ class Attack(Settings):
         1
     """
 
-    norm: Literal["linf", "l2"] = field(
-        default="linf", metadata={"help": "Norm of the perturbation: linf, per pixel; l2, Euclidean over the image."}
-    )
-    epsilon: NonNegative = field(
-        default=8 / 255, metadata={"help": "Radius of the ball, >= 0, in units of the pixels; 0 changes nothing."}
-    )
-    step_size: Positive = field(
-        default=2 / 255, metadata={"help": "Step size in the same norm and units, > 0. Paper: 2/255."}
-    )
-    steps: Count = field(
-        default=11,
-        metadata={"help": "Steps, >= 1; each takes a forward and a backward pass. Paper: 11 to train, 20 to test."},
-    )
-    random_start: bool = field(
-        default=True, metadata={"help": "Start at a uniformly random point of the ball; false: at the original."}
-    )
-    restarts: Count = field(
-        default=1,
-        metadata={
-            "help": "Random restarts, >= 1; keeps the worst result of each row, at one more forward per restart."
-        },
-    )
-    momentum: NonNegative = field(
-        default=0.0,
-        metadata={"help": "Decay of the accumulated gradient, >= 0; each gradient has L1 norm 1. MI-FGSM: 1."},
-    )
-    lower: Number | None = field(
-        default=0.0, metadata={"help": "Smallest pixel value; none: unbounded, as for embeddings and features."}
-    )
-    upper: Number | None = field(default=1.0, metadata={"help": "Largest pixel value; none: unbounded."})
-    loss: str | LogitsLoss = field(
-        default=CROSS_ENTROPY,
-        metadata={
-            "help": "Loss to maximize. cross_entropy: with the label; kl: divergence from the model's output for the "
-            "original (TRADES); the name of a sample loss; or a callable (logits, labels) -> [N].",
-        },
-    )
-    mean: Sequence[Number] | None = field(
-        default=None, metadata={"help": "Channel means subtracted from the pixels; none: not normalized."}
-    )
-    std: Sequence[Positive] | None = field(
-        default=None, metadata={"help": "Channel standard deviations, > 0, that the pixels were divided by; with mean."}
-    )
+    norm: Literal["linf", "l2"] = "linf"
+    epsilon: NonNegative = 8 / 255
+    step_size: Positive = 2 / 255
+    steps: Count = 11
+    random_start: bool = True
+    restarts: Count = 1
+    momentum: NonNegative = 0.0
+    lower: Number | None = 0.0
+    upper: Number | None = 1.0
+    loss: str | LogitsLoss = CROSS_ENTROPY
+    mean: Sequence[Number] | None = None
+    std: Sequence[Positive] | None = None
 
     def check(self) -> None:
         """Refuse one of `mean` and `std` without the other."""

@@ -10,11 +10,12 @@ from dair_hf.data.tensor_pairs import tensor_fingerprint
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.file_values import FileValueCache
 from dair_hf.settings import Settings
+from dair_hf.vision.backgrounds.composites import shape_foregrounds
 from dair_hf.vision.backgrounds.drawn import (
+    PICTURE_SIZE,
     BackgroundsConfig,
     background_tests,
     background_train_pairs,
-    load_foregrounds,
 )
 from dair_hf.vision.backgrounds.imagenet9 import (
     CropCollator,
@@ -42,7 +43,6 @@ class Challenge(NamedTuple):
     tests: Mapping[str, Any]
     collator: CropCollator | None
     content: dict[str, str]
-    missing: dict[str, list[str]]
 
 
 def load_challenge(
@@ -57,16 +57,16 @@ def load_challenge(
         content: dict[str, str] = {**data.fingerprints(hashes or FileValueCache(None, sha256_of, "hashing images"))}
 
         def public_pairs(seed: int, with_partners: bool) -> Any:
-            return imagenet9_train_pairs(data, public, seed, with_partners)
+            return imagenet9_train_pairs(data, seed, with_partners)
 
         collator = CropCollator(public.input_size)
-        return Challenge("ImageNet-9", public, public_pairs, data.tests, collator, content, data.missing)
-    foregrounds = load_foregrounds(drawn)
+        return Challenge("ImageNet-9", public, public_pairs, data.tests, collator, content)
+    foregrounds = shape_foregrounds(PICTURE_SIZE // 2)
 
     def drawn_pairs(seed: int, with_partners: bool) -> Any:
         pairs = background_train_pairs(foregrounds, drawn, seed)
         return pairs if with_partners else pairs.originals()
 
-    content = {name: tensor_fingerprint(values.images) for name, values in foregrounds.items()}
+    content = {split: tensor_fingerprint(foregrounds) for split in ("train", "test")}
     tests = background_tests(foregrounds, drawn, public.evaluate_on)
-    return Challenge(f"{drawn.foreground} on stripes", drawn, drawn_pairs, tests, None, content, {})
+    return Challenge("shapes on stripes", drawn, drawn_pairs, tests, None, content)

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 from dair_hf.io.file_values import FileValueCache
-from dair_hf.settings import Count, Range, Settings
+from dair_hf.settings import Count, Settings
 from dair_hf.vision.backgrounds.variants import CLASSES, MIXED_RAND, ORIGINAL, VARIANTS
 
 IMAGE = "image"
@@ -37,37 +37,24 @@ HELD_OUT = 10  # every tenth training image is held out for validation
 CROP, MIRRORED = "crop", "mirrored"
 # Channel statistics of ImageNet-9 in 0..1, as published with it.
 MEAN, STD = (0.4717, 0.4499, 0.3837), (0.2600, 0.2516, 0.2575)
+SMALLEST_CROP = 0.08  # area of a training crop, as a share of the image
 MAX_ASPECT = 4 / 3  # of a crop, longer over shorter side
 _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError)
 
 
-class _VariantRows(NamedTuple):
-    """Images of several variants, with the same foregrounds in the same order."""
-
-    rows: dict[str, Dataset]
-    missing: dict[str, list[str]]
-
-
 def _read_variants(
-    folder: str | os.PathLike[str], split: str, variants: Sequence[str] = tuple(VARIANTS), strict: bool = True
-) -> _VariantRows:
-    """List the images of several variants, for `evaluate_variants`, without opening them.
-
-    A foreground that is missing from a variant is an error or, if not `strict`, left out of all variants.
-    """
+    folder: str | os.PathLike[str], split: str, variants: Sequence[str] = tuple(VARIANTS)
+) -> dict[str, Dataset]:
+    """List the images of several variants, for `evaluate_variants`, without opening them."""
     rows = {variant: _read_variant(Path(folder) / variant / split) for variant in variants}
     ids = {variant: set(dataset[ROW_ID][:]) for variant, dataset in rows.items()}
     all_ids = set().union(*ids.values())
-    missing = {variant: sorted(all_ids - present) for variant, present in ids.items() if all_ids - present}
-    if strict and missing:
+    if missing := {variant: sorted(all_ids - present) for variant, present in ids.items() if all_ids - present}:
         found = "; ".join(
             f"{len(names)} of {variant}/{split}: {', '.join(names[:5])}" for variant, names in missing.items()
         )
         raise DataError(f"{folder}: expected the same foregrounds in every variant, missing {found}")
-    if missing:
-        common = set.intersection(*ids.values())
-        rows = {variant: _select_rows(dataset, common) for variant, dataset in rows.items()}
-    return _VariantRows(rows, missing)
+    return rows
 
 
 def _pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
@@ -141,24 +128,6 @@ class ImageNet9Config(Settings):
         },
     )
     input_size: Count = field(default=224, metadata={"help": "Side of the model's input images in pixels."})
-    smallest_crop: Annotated[float, Range(above=0, high=1)] = field(
-        default=0.08,
-        metadata={
-            "help": "Smallest area of a training crop, as a share of the image, above 0. Crops and flips are redrawn "
-            "each epoch; 1 disables crops."
-        },
-    )
-    shared_crop: bool = field(
-        default=True,
-        metadata={
-            "help": "Use the same crop for both views of a pair, so that they differ in their background only; false "
-            "draws one for each. The paper does not say."
-        },
-    )
-    strict: bool = field(
-        default=True,
-        metadata={"help": "Refuse data with missing files; false leaves their foregrounds out of every variant."},
-    )
 
 
 class _ImageNet9Data(NamedTuple):
@@ -167,7 +136,6 @@ class _ImageNet9Data(NamedTuple):
     classes: tuple[str, ...]
     train: Dataset
     tests: dict[str, Dataset]
-    missing: dict[str, list[str]]
 
     def fingerprints(self, hashes: FileValueCache) -> dict[str, str]:
         """Return "train" and each variant -> fingerprint of its rows and of the content of their images.
@@ -185,49 +153,42 @@ def load_imagenet9(config: ImageNet9Config) -> _ImageNet9Data:
         raise DataError(
             f"train_folder={train_folder}, test_folder={test_folder}: expected the folders of the unpacked ImageNet-9"
         )
-    train = _read_variants(train_folder, "train", (ORIGINAL, MIXED_RAND), config.strict)
-    pairs = _pair_variants(train.rows[ORIGINAL], train.rows[MIXED_RAND])
+    train = _read_variants(train_folder, "train", (ORIGINAL, MIXED_RAND))
+    pairs = _pair_variants(train[ORIGINAL], train[MIXED_RAND])
     if config.evaluate_on == "test":
-        tests = _read_variants(str(test_folder), "val", strict=config.strict)
+        tests = _read_variants(str(test_folder), "val")
     else:
-        pairs, tests = _hold_out(train_folder, pairs, config.strict)
-    missing = {f"train/{variant}": rows for variant, rows in train.missing.items()}
-    missing |= {f"{config.evaluate_on}/{variant}": rows for variant, rows in tests.missing.items()}
-    classes, test_classes = (tuple(rows.features[LABELS].names) for rows in (pairs, tests.rows[ORIGINAL]))
+        pairs, tests = _hold_out(train_folder, pairs)
+    classes, test_classes = (tuple(rows.features[LABELS].names) for rows in (pairs, tests[ORIGINAL]))
     if classes != test_classes:
         raise DataError(f"{test_folder}: expected the classes of {train_folder}, {classes}, got {test_classes}")
-    return _ImageNet9Data(classes, pairs, tests.rows, missing)
+    return _ImageNet9Data(classes, pairs, tests)
 
 
-def imagenet9_train_pairs(
-    data: _ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True
-) -> EpochPairs:
-    """Return the training pairs for `CropCollator`, cropped and flipped differently in each epoch."""
+def imagenet9_train_pairs(data: _ImageNet9Data, seed: int, partners: bool = True) -> EpochPairs:
+    """Return the training pairs for `CropCollator`: both views of a pair have the same crop, redrawn in each epoch."""
     names = list(data.train.column_names)
     if not partners:
         names = [name for name in names if not name.startswith(AUGMENTED_PREFIX)]
     rows = data.train.select_columns(names)
     table = rows.with_format("arrow")[:]
-    views = {"": "imagenet9/crop"}
-    if partners:
-        views[AUGMENTED_PREFIX] = views[""] if config.shared_crop else "imagenet9/augmented_crop"
+    prefixes = ("", AUGMENTED_PREFIX) if partners else ("",)
     added = {CROP: List(Value("float32")), MIRRORED: Value("bool")}
     features = Features(
-        {**rows.features, **{prefix + name: feature for prefix in views for name, feature in added.items()}}
+        {**rows.features, **{prefix + name: feature for prefix in prefixes for name, feature in added.items()}}
     )
 
     def draw(epoch: int) -> Dataset:
+        crops, mirrored = _draw_crops(torch.arange(len(rows)), seed, epoch)
         pairs = table
-        for prefix, stream in views.items():
-            crops, mirrored = _draw_crops(torch.arange(len(rows)), seed, epoch, stream, config.smallest_crop)
+        for prefix in prefixes:
             pairs = pairs.append_column(prefix + CROP, pa.array(crops.tolist(), pa.list_(pa.float32())))
             pairs = pairs.append_column(prefix + MIRRORED, pa.array(mirrored.numpy()))
         # The settings identify the content; the default fingerprint would hash all of it.
-        settings = (rows._fingerprint, seed, epoch, config.smallest_crop, config.shared_crop)
         return Dataset(
             InMemoryTable(pairs.cast(features.arrow_schema)),
             info=DatasetInfo(features=features.copy()),
-            fingerprint=Hasher.hash(settings),
+            fingerprint=Hasher.hash((rows._fingerprint, seed, epoch, SMALLEST_CROP)),
         )
 
     return EpochPairs(draw)
@@ -270,14 +231,14 @@ class CropCollator:
         return pixels.flip(2) if view.get(MIRRORED) else pixels
 
 
-def _draw_crops(rows: Tensor, seed: int, epoch: int, stream: str, smallest: float) -> tuple[Tensor, Tensor]:
+def _draw_crops(rows: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
     """Draw a crop of each image, `[B, 4]` (left, top, right, bottom, as shares), and whether it is flipped, `[B]`.
 
-    Its area a is uniform in `smallest`..1. The logarithm of its aspect ratio (width over height) is uniform between
-    log(3/4) and log(4/3), restricted to a..1/a so that the crop fits. Its position is uniform.
+    Its area a is uniform in `SMALLEST_CROP`..1. The logarithm of its aspect ratio (width over height) is uniform
+    between log(3/4) and log(4/3), restricted to a..1/a so that the crop fits. Its position is uniform.
     """
-    drawn = uniform(rows, seed, epoch, stream, count=5)
-    area = smallest + (1 - smallest) * drawn[:, 0]
+    drawn = uniform(rows, seed, epoch, "imagenet9/crop", count=5)
+    area = SMALLEST_CROP + (1 - SMALLEST_CROP) * drawn[:, 0]
     log_limit = area.reciprocal().clamp_(max=MAX_ASPECT).log()
     aspect = ((2 * drawn[:, 1] - 1) * log_limit).exp()
     sides = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=1).clamp_(max=1.0)
@@ -294,11 +255,11 @@ def _pixel_box(size: tuple[int, int], crop: Sequence[float]) -> tuple[float, flo
     return left + crop[0] * side, top + crop[1] * side, left + crop[2] * side, top + crop[3] * side
 
 
-def _hold_out(folder: str, pairs: Dataset, strict: bool) -> tuple[Dataset, _VariantRows]:
+def _hold_out(folder: str, pairs: Dataset) -> tuple[Dataset, dict[str, Dataset]]:
     """Split into training pairs and validation rows."""
     present = [variant for variant in VARIANTS if (Path(folder) / variant / "train").is_dir()]
-    variants = _read_variants(folder, "train", present, strict)
     row_ids = pairs[ROW_ID][:]
     held_out = set(row_ids[::HELD_OUT])
-    tests = {variant: _select_rows(rows, held_out) for variant, rows in variants.rows.items()}
-    return _select_rows(pairs, set(row_ids) - held_out), _VariantRows(tests, variants.missing)
+    variants = _read_variants(folder, "train", present)
+    tests = {variant: _select_rows(rows, held_out) for variant, rows in variants.items()}
+    return _select_rows(pairs, set(row_ids) - held_out), tests

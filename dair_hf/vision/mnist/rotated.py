@@ -53,10 +53,6 @@ class RotatedConfig(DigitPairsConfig):
             "strong: train upright, partners at any angle, test at 90 degrees."
         },
     )
-    fresh_angles: bool = field(
-        default=True,
-        metadata={"help": "Redraw the angles of both training views each epoch; false keeps the first epoch's."},
-    )
     label_noise: Share = field(
         default=0.0,
         metadata={
@@ -123,7 +119,7 @@ def rotated_train_pairs(mnist: Mapping[str, Digits], config: RotatedConfig, seed
     rows = rows_between(digits, 0, config.train_rows, "training")
     labels = _randomized_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed)
     original, augmented = (
-        RotatedView(digits.images, labels, rows, SCHEMES[scheme], f"rotated/train/{view}", seed, config.fresh_angles)
+        RotatedView(digits.images, labels, rows, SCHEMES[scheme], f"rotated/train/{view}", seed, fresh=True)
         for view, scheme in (("original", setup.original), ("augmented", setup.augmented))
     )
     has_partner = subset(rows, config.partner_fraction, seed, "rotated/partner")

@@ -11,11 +11,20 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, ResNetCo
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.errors import DataError
 from dair_hf.vqa.inputs.features import IMAGENET_MEAN, IMAGENET_STD
 from dair_hf.vqa.models.backbone import feature_size, grid_features, new_backbone
-from dair_hf.vqa.scenes.files import SceneConfig
-from dair_hf.vqa.scenes.scene import Scene, SceneObject, render_scenes
+from dair_hf.vqa.scenes.scene import (
+    CELL_SIZE,
+    COLORS,
+    GRID,
+    SEED,
+    SHAPES,
+    SHIFTS,
+    SIZE,
+    Scene,
+    SceneObject,
+    render_scenes,
+)
 
 MODEL_TYPE = "dair_cell_namer"
 FIRST_NUMBER = 1_000_000_000  # of the training scenes; no split has numbers this large
@@ -54,48 +63,39 @@ class CellClassifier(PreTrainedModel):
         return TokenClassifierOutput(loss=loss, logits=logits)
 
 
-def scene_network(config: SceneConfig) -> ResNetConfig:
+def scene_network() -> ResNetConfig:
     """Return the configuration of a small ResNet whose last features have one position per cell."""
-    cell_size = config.layout.cell_size
-    stages = cell_size.bit_length() - 2
-    if cell_size != 4 * 2 ** (stages - 1):  # the stem reduces by 4, each stage but the first by 2
-        raise DataError(  # the grid of the backbone would differ from the cells
-            f"scene_size={config.scene_size}, scene_grid={config.scene_grid}: expected cells of 8, 16, 32, ... pixels, "
-            f"got {cell_size}; for other cells name a vision model as backbone"
-        )
+    stages = (CELL_SIZE // 4).bit_length()  # the stem reduces by 4, each stage but the first by 2
     widths = [16 * 2**stage for stage in range(stages)]
     return ResNetConfig(embedding_size=16, hidden_sizes=widths, depths=[1] * stages, layer_type="basic")
 
 
-def _labeled_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
+def _labeled_scenes(count: int) -> tuple[Tensor, Tensor]:
     """Draw scenes of independent objects, with the class of each cell."""
-    sprites, layout = config.sprites_of("train"), config.layout
-    colors, cells = max(len(sprites.colors), 1), layout.grid**2
-    labels = np.full((count, cells), len(sprites.kinds) * colors)
-    images = np.empty((count, layout.size, layout.size, 3), dtype=np.uint8)
+    cells, colors = GRID**2, len(COLORS)
+    labels = np.full((count, cells), len(SHAPES) * colors)
+    images = np.empty((count, SIZE, SIZE, 3), dtype=np.uint8)
     for row in range(count):
-        rng = np.random.default_rng([config.scene_seed, FIRST_NUMBER, row])
+        rng = np.random.default_rng([SEED, FIRST_NUMBER, row])
         filled = rng.permutation(cells)[: rng.integers(cells + 1)]
-        kinds, tints = rng.integers(len(sprites.kinds), size=cells), rng.integers(colors, size=cells)
-        exemplars, shifts = rng.integers(1 << 30, size=cells), rng.integers(layout.shifts, size=(cells, 2))
+        kinds, tints = rng.integers(len(SHAPES), size=cells), rng.integers(colors, size=cells)
+        rng.integers(1 << 30, size=cells)  # unused; later draws depend on it
+        shifts = rng.integers(SHIFTS, size=(cells, 2))
         objects = tuple(
-            SceneObject(int(kinds[c]), int(tints[c]), int(exemplars[c]), int(c), (int(shifts[c, 0]), int(shifts[c, 1])))
-            for c in filled
+            SceneObject(int(kinds[c]), int(tints[c]), int(c), (int(shifts[c, 0]), int(shifts[c, 1]))) for c in filled
         )
         labels[row, filled] = kinds[filled] * colors + tints[filled]
-        images[row] = render_scenes([Scene(FIRST_NUMBER + row, objects)], sprites, layout)[0]
+        images[row] = render_scenes([Scene(FIRST_NUMBER + row, objects)])[0]
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
 
 
-def cell_classification(config: SceneConfig, count: int) -> tuple[CellClassifier, TensorPairs]:
+def cell_classification(count: int) -> tuple[CellClassifier, TensorPairs]:
     """Return a new cell classifier and its training rows."""
-    images, labels = _labeled_scenes(config, count)
+    images, labels = _labeled_scenes(count)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
 
     def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
         return {"pixel_values": (images[rows] / 255 - mean) / std, "labels": labels[rows]}
 
-    model = CellClassifier(
-        CellClassifierConfig(backbone_config=scene_network(config), num_labels=int(labels.max()) + 1)
-    )
+    model = CellClassifier(CellClassifierConfig(backbone_config=scene_network(), num_labels=int(labels.max()) + 1))
     return model, TensorPairs(view, rows=len(labels))
