@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dair_hf.errors import DataError
+from dair_hf.text import chat_data
 from dair_hf.text.chat_data import TEMPLATES, ChatConfig, load_chat_data
 from tests.fixtures import chats
 from tests.fixtures.recipe_runs import predictions, read, run
@@ -18,8 +19,14 @@ QUESTION = "Ann has 23 pens and buys 14."
 ANSWER = "23+14=<<23+14=37>>37 pens #### 37"
 
 
-def test_test_numbers_occur_nowhere_in_training() -> None:
-    data = load_chat_data(ChatConfig(train_problems=300, test_problems=60))
+def few_problems(monkeypatch: pytest.MonkeyPatch, train: int, test: int) -> None:
+    monkeypatch.setattr(chat_data, "TRAIN_PROBLEMS", train)
+    monkeypatch.setattr(chat_data, "TEST_PROBLEMS", test)
+
+
+def test_test_numbers_occur_nowhere_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_problems(monkeypatch, 300, 60)
+    data = load_chat_data(ChatConfig())
     texts = [prefix + name for prefix in ("", "augmented_") for name in ("prompt", "completion")]
     of_train = {number for row in data.train for name in texts for number in numbers(row[name])}
     known = {number for row in data.train for number in numbers(row["prompt"])}
@@ -44,15 +51,10 @@ def numbers(text: str | None) -> set[int]:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"train_problems": 0}, "train_problems"),
-        ({"known_numbers": 1}, "known_numbers"),
-        ({"known_numbers": 80}, "known_numbers=80, unseen_numbers=25"),
         ({"train_files": ["a.jsonl"]}, "train_files"),
         ({"source": "gsm8k", "test_files": ["a.jsonl"]}, "test_files"),
         ({"source": "files"}, "train_files"),
         ({"source": "files", "train_files": ["a.jsonl"]}, "test_files=None"),
-        ({"keep_numbers": "1"}, "keep_numbers"),
-        ({"source": "files", "train_files": ["a"], "test_files": ["b"], "keep_numbers": "1"}, "keep_numbers"),
     ],
 )
 def test_settings_that_would_be_ignored_are_refused(settings: dict[str, Any], named: str) -> None:
@@ -72,8 +74,9 @@ def test_messages_are_not_put_into_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_generated_problems(tmp_path: Path) -> None:
-    options = ["--train_problems", "60", "--test_problems", "12", "--max_steps", "4", "--warmup_steps", "1"]
+def test_generated_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_problems(monkeypatch, 60, 12)
+    options = ["--max_steps", "4", "--warmup_steps", "1"]
     run(RECIPE, "arithmetic", tmp_path, *options, "--per_device_train_batch_size", "4", "--methods", "erm", "kl")
     for method in ("erm", "kl"):
         metrics = read(tmp_path / f"{method}_seed0.json")["metrics"]

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "settings",
     [
         {"task": "qa"}, {"model_kind": "cnn"}, {"task": "nli", "revisions": "all"}, {"pair_share": 1.5},
-        {"pair_share": 0.0}, {"min_count": 0}, {"max_tokens": 7},
+        {"pair_share": 0.0}, {"min_count": 0},
     ],
 )  # fmt: skip
 def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ def test_vocabulary_is_of_originals_and_revisions() -> None:
 @pytest.mark.parametrize("kind", SCRATCH)
 @pytest.mark.parametrize(("task", "classes"), [("sentiment", 2), ("nli", 3)])
 def test_models_from_scratch_read_the_encoded_rows(folder: Path, kind: str, task: str, classes: int) -> None:
-    config = TextConfig(cad=str(folder), task=task, model_kind=kind, max_tokens=40, min_count=1)
+    config = TextConfig(cad=str(folder), task=task, model_kind=kind, min_count=1)
     rows = load_rows(config)
     assert {split: len(part) for split, part in rows.items()} == {
         split: size * (4 if task == "nli" else 1) for split, size in SIZES.items()
@@ -79,9 +79,19 @@ def test_models_from_scratch_read_the_encoded_rows(folder: Path, kind: str, task
     assert logits.shape == (len(encoded), classes)
     assert (tokenizer.cls_token is not None) == (kind == "transformer")
     if kind == "transformer":
-        assert (network.config.max_position_embeddings, network.config.num_attention_heads) == (40, 2)
+        assert (network.config.max_position_embeddings, network.config.num_attention_heads) == (400, 2)
     else:
         assert network.config.segments == len(config.texts)
+
+
+def test_rows_are_cut_at_the_limit_of_the_model(folder: Path) -> None:
+    config = TextConfig(cad=str(folder), min_count=1)
+    rows = load_rows(config)["train"]
+    tokenizer = classifier_tokenizer(rows, config, ModelConfig())
+    whole = encode_rows(rows, tokenizer, config)["input_ids"][:]
+    assert max(map(len, whole)) > 3
+    tokenizer.model_max_length = 3
+    assert encode_rows(rows, tokenizer, config)["input_ids"][:] == [ids[:3] for ids in whole]
 
 
 WORDS = "a b c d"  # ids 2 to 5
