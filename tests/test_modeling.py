@@ -170,11 +170,8 @@ def test_adapters_on_named_modules(targets: str) -> None:
     [
         ({"model_settings": {"d_model": 4}}, "model_settings"),
         ({}, "model_settings"),
-        ({"model_settings": {"model_type": "t55"}}, "model_settings"),
         ({"model_settings": {**T5, "d_modl": 8, "heads": 2}}, "model_settings: .*d_modl, heads"),
         ({"model_settings": {**T5, "d_model": "wide"}}, "model_settings"),
-        ({"model_settings": {**T5, "d_model": -5}}, "model_settings"),
-        ({"model_settings": {**T5, "num_heads": 0}}, "model_settings"),
         ({"model_settings": {**GPT2, "n_embd": 15}}, "model_settings"),
         ({"model_settings": {"model_type": "vit"}}, "model_settings"),
         ({"model_settings": T5, "attn_implementation": "fast"}, "model_settings"),
@@ -325,20 +322,6 @@ def test_classifier_with_adapters_trains_the_head(tmp_path: Path) -> None:
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert any("classifier" in name for name in trained) and any("lora_A" in name for name in trained)
     assert all("lora" in name or "classifier" in name for name in trained)
-
-
-@pytest.mark.parametrize(
-    ("config", "field"),
-    [
-        ({"model_settings": {**BERT, "layers": 3}}, "model_settings"),
-        ({"model_settings": {**BERT, "num_attention_heads": 3}}, "model_settings"),
-        ({"model_settings": {**T5, "model_type": "vit"}}, "model_settings"),
-        ({"model_name_or_path": "no/such/model"}, "model_name_or_path"),
-    ],
-)
-def test_unusable_classifiers_are_refused(config: dict[str, Any], field: str) -> None:
-    with pytest.raises(DataError, match=f"^{field}"):
-        classifier(**config)
 
 
 @pytest.mark.parametrize("name", saved_models.BREAKAGES)

@@ -55,11 +55,8 @@ def test_scenes_are_written_and_counted(tmp_path: Path) -> None:
 
 
 def test_recipe_reads_the_same_rows_drawn_and_prepared(tmp_path: Path) -> None:
-    options = ("--edit", "iv", "--co_occurrence", 1, "--most", 2, "--scene_size", 48, "--scene_seed", 5)
-    assert run(*SMALL, *options, "--output", tmp_path / "scenes").returncode == 0
-    settings = SceneConfig(
-        edit="iv", train_scenes=30, test_scenes=12, co_occurrence=1.0, most=2, scene_size=48, scene_seed=5
-    )
+    assert run(*SMALL, "--edit", "iv", "--output", tmp_path / "scenes").returncode == 0
+    settings = SceneConfig("iv", train_scenes=30, test_scenes=12)
     config = VQAConfig(scene_folder=str(tmp_path / "scenes"))
     prepared = load_vqa(config, settings, tmp_path / "unused")
     drawn = load_vqa(VQAConfig(), settings, tmp_path / "drawn")
@@ -81,8 +78,8 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
     mark = tmp_path / "scenes" / "prepared.json"
     text = mark.read_text()
     for settings, content, said in (
-        (SceneConfig("iv", train_scenes=30, test_scenes=12), text, "edit='iv'"),
-        (SceneConfig(train_scenes=30), text, "test_scenes=2000"),
+        (SceneConfig("iv", train_scenes=30, test_scenes=12), text, "'edit': 'iv'"),
+        (SceneConfig(train_scenes=30), text, "'test_scenes': 2000"),
         (SceneConfig(), '{"kind": "scenes", "version": 9}', "version"),
         (SceneConfig(), '{"kind": "vqa", "version": 2}', "kind"),
     ):
@@ -93,9 +90,8 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
 
 def test_errors_are_one_line_and_leave_no_files(tmp_path: Path) -> None:
     for arguments, named in (
-        (("--scene_sise", 3), "--scene_sise"),
-        (("--co_occurrence", 1.5), "co_occurrence=1.5"),
-        (("--sprites", "digits", "--sprite_folder", tmp_path / "absent"), "absent"),
+        (("--test_scene", 3), "--test_scene"),
+        (("--train_scenes", 0), "train_scenes=0"),
         (("--test_scenes", 1), "(cv)"),
     ):
         done = run(*SMALL, *arguments, "--output", tmp_path / "scenes")

@@ -191,20 +191,6 @@ def test_training_on_the_test_split_is_refused(folders: dict[str, str], train: s
     DialogConfig(train_split=train, test_split=test)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"data_dir": "nowhere"}, "nowhere"),
-        ({"sgd_dir": "nowhere"}, "nowhere"),
-        ({"train_split": "train"}, "train"),
-        ({"test_split": "tset"}, "tset"),
-    ],
-)
-def test_absent_data(folders: dict[str, str], settings: dict[str, str], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        load_dialogs(DialogConfig(**{"source": "multiwoz", "train_split": "val", **folders, **settings}))
-
-
 def test_misleading_names_in_the_test_only() -> None:
     config = DialogConfig(
         train_dialogs=40, test_dialogs=40, demo_domains=["restaurant"], demo_names=15, demo_areas=True,

@@ -106,13 +106,10 @@ def test_causal_truncation_keeps_the_belief_token_and_the_target() -> None:
     assert encoded["labels"] == [[-100] * 8 + target]
 
 
-@pytest.mark.parametrize(
-    ("preset", "target"), [("any_of", "a inn"), ("mwzeval", "a inn"), ("parlai_v22", "a inn | oak house")]
-)
-def test_alternatives_are_written_as_the_preset_demands(preset: str, target: str) -> None:
+def test_alternatives_are_written_as_the_preset_demands() -> None:
     states = [state(name=["a inn", "oak house"])]
-    (encoded,) = DialogEncoder(tokenizer(), preset=preset)(batch([TALK], states))["labels"]
-    assert encoded == ids(f"hotel-name = {target} </s>")
+    (encoded,) = DialogEncoder(tokenizer(), preset="parlai_v22")(batch([TALK], states))["labels"]
+    assert encoded == ids("hotel-name = a inn | oak house </s>")
     with pytest.raises(DataError, match="^preset: "):
         DialogEncoder(tokenizer(), preset="best")
 

@@ -106,7 +106,6 @@ def test_json_output_replaces_no_other_file(write: Write, tmp_path: Path, capsys
         {"prediction": "<|belief|> hotel area east <|endofbelief|>"},
         {"prediction": '{"hotel-area": "east"}'},
         {"state": {"hotel_area": "east"}},
-        {"state": {"Hotel-Area": "East"}},
     ],
 )
 def test_predictions_in_another_form_are_refused(

@@ -19,7 +19,6 @@ from reproduction.claims import Claim, Plot, PrintedValue, Source, parse_printed
         ("0.5483", PrintedValue(0.5483, None, 4)),
         ("1,000", PrintedValue(1000, None, 0)),
         ("-0.10", PrintedValue(-0.1, None, 2)),
-        ("83.40", PrintedValue(83.4, None, 2)),
     ],
 )
 def test_printed_values(text: str, expected: PrintedValue) -> None:

@@ -64,7 +64,6 @@ def test_leftovers(said: str, left: str) -> None:
     [
         "I like a gallery that is free.",
         "It is in Fenwick Street.",
-        "It is in fenwick road, near the station",
         "What is so fenwick about it?",
         "Try the gallery of Sir Fenwick Jones.",
     ],

@@ -290,34 +290,6 @@ def test_21_bad_input(tmp_path: Path, content: Any, place: str) -> None:
         read_multiwoz(write(tmp_path, content))
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        (
-            lambda d: d["turns"][0]["frames"][0]["state"]["slot_values"].update({"hotel-colour": ["red"]}),
-            r"'PMUL0001', turns\[0\]\.frames\[0\]\.state\.slot_values: unknown slot 'hotel-colour'",
-        ),
-        (lambda d: d["turns"].clear(), "got none"),
-    ],
-)
-def test_22_bad_input(tmp_path: Path, change: Any, place: str) -> None:
-    (dialogue,) = json.loads((FIXTURES / "dev" / "dialogues_001.json").read_text())
-    change(dialogue)
-    (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
-    write(tmp_path, [dialogue], "dialogues_001.json")
-    with pytest.raises(DataError, match=place):
-        read_multiwoz(tmp_path)
-
-
-def test_22_duplicates(tmp_path: Path) -> None:
-    content = (FIXTURES / "dev" / "dialogues_001.json").read_text()
-    (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
-    for name in ("dialogues_001.json", "dialogues_002.json"):
-        write(tmp_path, content, name)
-    with pytest.raises(DataError, match=r"dialogues_002\.json: dialogue \[0\] 'PMUL0001': .* occurs twice"):
-        read_multiwoz(tmp_path)
-
-
 @pytest.mark.realdata
 @pytest.mark.slow
 def test_public_21(real_data: Path) -> None:

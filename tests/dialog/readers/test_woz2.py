@@ -15,7 +15,7 @@ from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.linking.catalogs import FOODS, SPELLINGS
 from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2
-from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.dialog.renaming.entities import redraw
 from dair_hf.dialog.task import _training_augmenter, evaluation_pairs
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
@@ -191,13 +191,10 @@ def test_public_pairs_are_sound_and_change_food_only(real_data: Path, evaluate_o
             if row["augmented_state"] is not None:
                 old, new = state_of(row), state_of(row, "augmented_state")
                 assert {slot for slot, value in old.items() if new[slot] != value} <= {FOOD_SLOT}
-    everything = " ".join(turn["text"].lower() for rows in (dialogs.train, dialogs.test) for turn in _utterances(rows))
+    histories = [*dialogs.train["history"], *dialogs.test["history"]]
+    everything = " ".join(turn["text"].lower() for history in histories for turn in history)
     unseen = {word for food in UNSEEN_FOODS[evaluate_on] for word in food.split()}
     assert not unseen.intersection(re.findall(r"\w+", everything))
-
-
-def _utterances(rows: Any) -> list[Json]:
-    return [turn for history in rows["history"] for turn in history]
 
 
 def joint_goals_of_glad(dialogues: list[Json], predicted: list[Json]) -> list[bool]:
@@ -265,14 +262,3 @@ def test_joint_goals_are_those_of_glad_and_nbt_up_to_the_documented_turns(real_d
         assert None not in nbt
         assert (states is gold) == all(ours)
         assert states is gold or 0.4 < sum(ours) / len(ours) < 0.8
-
-
-def test_partners_of_a_row_agree_in_text_and_state(tmp_path: Path) -> None:
-    rows = read_woz2(write(tmp_path, [talk()]))[0]
-    pairs = redraw(rows, EntityAugmenter("swap", slots=[FOOD_SLOT], bank={"food": ["peruvian", "maltese", "tex mex"]}))
-    last = pairs[1]
-    texts = [turn["text"] for turn in last["augmented_history"]]
-    offered = re.fullmatch(r"Any (.+) food, moderately priced\?", texts[0])
-    assert offered is not None and texts[1].startswith("No, but there is a ") and texts[1].endswith(" place.")
-    assert texts[2] == f"Or {state_of(last, 'augmented_state')[FOOD_SLOT]}?"
-    assert len({offered[1].lower(), texts[1][19:-7], texts[2][3:-1]}) == 3

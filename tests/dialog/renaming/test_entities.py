@@ -115,7 +115,6 @@ def test_case_patterns(surface, name, expected):
     ("text", "new", "expected"),
     [
         ("an oak or a oak", "bolivian", "a bolivian or a bolivian"),
-        ("a oak", "israeli", "an israeli"),
         ("An Oak", "european", "A European"),
         ("A OAK", "honest inn", "AN HONEST INN"),
         ("it is an  oak", "ukrainian", "it is a  ukrainian"),
@@ -290,12 +289,11 @@ def test_a_new_name_that_the_state_excludes_gives_no_partner():
 
 
 def test_a_new_name_that_is_already_in_the_row_gives_no_partner():
-    swap = HOTEL_SWAP
-    assert augment_row(swap, one_name("nandos", text="nandos or Best  Western ?")) == (None, None)
-    assert augment_row(swap, one_name("nandos", text="nandos or best westerns ?")) != (None, None)
+    assert augment_row(HOTEL_SWAP, one_name("nandos", text="nandos or Best  Western ?")) == (None, None)
+    assert augment_row(HOTEL_SWAP, one_name("nandos", text="nandos or best westerns ?")) != (None, None)
     row = one_name("nandos")
     row["state"].append({"slot": "bus-stop", "values": ["best western"]})
-    assert augment_row(swap, row) == (None, None)
+    assert augment_row(HOTEL_SWAP, row) == (None, None)
 
 
 @pytest.mark.parametrize("method", ["scramble", "anagram"])
@@ -334,9 +332,6 @@ def test_pinned_names():
     row = {"dialogue_id": "MUL0003", "names": [{"slot": "hotel-name", "name": "warkworth house", "forms": []}]}
     drawn = {m: EntityAugmenter(m).renaming(row)["warkworth house"] for m in ("scramble", "anagram", "gibberish")}
     assert drawn == json.loads(Path(__file__).with_name("pinned_names.json").read_text())
-
-
-# ---------------------------------------------------------------- datasets
 
 
 def many_rows(dialogues=30):
@@ -434,9 +429,6 @@ def test_redraw_replaces_the_view_and_keeps_the_format_and_its_columns(dataset, 
     assert again.with_format(None).to_list() == plain.to_list() != pairs.with_format(None).to_list()
 
 
-# ---------------------------------------------------------------- bad input
-
-
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
@@ -447,8 +439,6 @@ def test_redraw_replaces_the_view_and_keeps_the_format_and_its_columns(dataset, 
         ({"method": "swap", "bank": {"hotel": ["a b"]}}, "bank: .*'attraction-name'"),
         ({"method": "swap", "bank": {**BANK, "hotel": ["None", " "]}}, "bank: .*'hotel-name'"),
         ({"method": "swap", "bank": {**BANK, "hotel": "Sea Inn"}}, "bank: .*'Sea Inn'"),
-        ({"method": "swap", "bank": {**BANK, "hotel": None}}, "bank: .*None"),
-        ({"method": "swap", "bank": {**BANK, "hotel": {"Sea Inn"}}}, "bank: .*{'Sea Inn'}"),
     ],
 )
 def test_bad_settings(settings, name):

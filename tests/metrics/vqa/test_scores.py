@@ -68,13 +68,11 @@ def test_any_number_of_annotators_against_the_definition() -> None:
         ("yes", ["yes"] * 10, 10, 10, 10),
         ("Yes", ["yes"] * 10, 0, 10, 0),  # undisputed: not normalized
         ("Yes", ["yes"] * 9 + ["no"], 9, 9, 0),
-        ("two", ["2"] * 10, 0, 10, 0),
         ("two", ["2"] * 9 + ["3"], 9, 9, 0),
         ("the net", ["net"] * 3 + ["a net"] * 3 + ["racket"] * 4, 6, 6, 0),
         (" yes\n", ["yes", "yes "] * 5, 10, 10, 10),  # spaces around answers do not count
         ("yes", ["yes", "Yes"] * 5, 10, 10, 5),
         ("dont know", ["don't know"] * 2 + ["no"] * 8, 2, 2, 0),
-        ("1000", ["1,000"] * 9 + ["many"], 9, 9, 0),
         ("white red", ["red/white"] * 9 + ["white/red"], 1, 1, 0),
     ],
 )
@@ -87,23 +85,17 @@ def test_when_answers_are_normalized(
         assert vqa_correct([prediction], [answers], normalize=normalize).tolist() == [expected > 0]
 
 
-def question(number: int, answers: list[str], answer_type: str, question_type: str, image: Any) -> dict[str, Any]:
-    return {
-        "question_id": number,
-        "answers": answers,
-        "answer_type": answer_type,
-        "question_type": question_type,
-        "image_id": image,
-    }
+def question(number: int, answers: list[str], kind: str, start: str) -> dict[str, Any]:
+    return {"question_id": number, "answers": answers, "answer_type": kind, "question_type": start}
 
 
 # Comments: official and simple accuracy by hand.
 REFERENCES = [
-    question(10, ["yes"] * 10, "yes/no", "is the", 1),
-    question(11, ["yes"] * 8 + ["no"] * 2, "yes/no", "is this", 1),
-    question(20, ["2"] * 7 + ["two"] * 2 + ["3"], "number", "how many", 2),
-    question(21, ["3"] * 10, "number", "how many", 2),
-    question(30, ["a net"] * 2 + ["net"] + ["mesh"] * 6, "other", "what is this", 3),
+    question(10, ["yes"] * 10, "yes/no", "is the"),
+    question(11, ["yes"] * 8 + ["no"] * 2, "yes/no", "is this"),
+    question(20, ["2"] * 7 + ["two"] * 2 + ["3"], "number", "how many"),
+    question(21, ["3"] * 10, "number", "how many"),
+    question(30, ["a net"] * 2 + ["net"] + ["mesh"] * 6, "other", "what is this"),
 ]
 ANSWERS = {
     10: "yes",  # 10 of 10: 1, 1

@@ -16,9 +16,10 @@ from PIL import Image
 
 from dair_hf.io.files import MANIFEST
 from dair_hf.io.prepared import MARK
+from dair_hf.vqa.scenes import files
 from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, write_scenes
-from dair_hf.vqa.scenes.scene import OBJECTS, Correlations, background
-from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_objects
+from dair_hf.vqa.scenes.scene import background
+from tests.fixtures.counting_scenes import cells_of, shapes_in
 
 TRAIN, TEST = 24, 12
 COUNTS = {split: TRAIN if split == "train" else TEST for split in SPLITS}
@@ -156,37 +157,12 @@ def test_answers_match_the_images(written: dict[str, Path], edit: str, split: st
     assert len(removed) >= 3, "edits with several answers"
 
 
-def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
-    """Each class has a single color; test images come from the other file."""
-    config = small(sprites="objects", sprite_folder=str(write_objects(tmp_path / "cifar10")), scene_size=48)
-    folder = write_scenes(config, tmp_path / "scenes")
-    for split in ("train", "test"):
-        colors = [object_color(label, "train" if split == "train" else "test") for label in range(10)]
-        for question, edits in originals_and_edits(folder, split):
-            for record in (question, *edits):
-                middles = [tuple(cell[6, 6].tolist()) for cell in cells_of(pixels(record["image"]), 4)]
-                names = [OBJECTS[colors.index(middle)] for middle in middles if middle in colors]
-                asked = record["question"].replace("How many deer", "How many deers")
-                assert record["answer"] == seen_answer(asked, [(name, "") for name in names])
-
-
-def test_correlations_are_those_of_the_split() -> None:
-    config = SceneConfig(co_occurrence=0.7, language_prior=0.2)
-    assert {split: config.correlations(split) for split in ("train", "familiar", "validation", "test")} == {
-        "train": Correlations(0.7, 0.2),
-        "familiar": Correlations(0.7, 0.2),
-        "validation": Correlations(0.0, 0.0),
-        "test": Correlations(0.0, 0.0),
-    }
-
-
 def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
     """The texture without the objects is independent of question and answer."""
-    config = small("iv", train_scenes=100, scene_size=40, edits_per_scene=1)
-    folder = write_scenes(config, tmp_path / "scenes")
+    folder = write_scenes(small("iv", train_scenes=100), tmp_path / "scenes")
     records = [question for question, _ in originals_and_edits(folder, "train")]
-    textures = np.stack([background(record["question_id"], config.layout) for record in records])
-    blocks = textures.reshape(len(records), 8, 5, 8, 5, 3).mean(axis=(2, 4)).reshape(len(records), -1)
+    textures = np.stack([background(record["question_id"]) for record in records])
+    blocks = textures.reshape(len(records), 8, 8, 8, 8, 3).mean(axis=(2, 4)).reshape(len(records), -1)
     counted = np.array([record["question"].startswith("How") for record in records])
     for name, values, rows in (
         ("type", counted, slice(None)),
@@ -202,9 +178,6 @@ def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
 def test_the_same_settings_give_the_same_bytes(written: dict[str, Path], tmp_path: Path) -> None:
     again = write_scenes(small("cv"), tmp_path / "again")
     assert digests(again) == digests(written["cv"])
-    other = write_scenes(small("cv", scene_seed=1), tmp_path / "other")
-    images = [{d for name, d in digests(f).items() if name.endswith(".png")} for f in (again, other)]
-    assert not images[0] & images[1]
     # Both kinds of edits have the same scenes.
     cv, iv = (
         {n: d for n, d in digests(folder).items() if "/edits/" not in n and n not in (MANIFEST, MARK)}
@@ -224,6 +197,22 @@ def test_more_scenes_leave_the_first_ones_unchanged(written: dict[str, Path], tm
             first, second = (parsed(folder / split / f"{name}.json")["questions"] for folder in (written["cv"], more))
             assert second[: len(first)] == first
     assert len([name for name in many if re.fullmatch(r"train/images/.*", name)]) == TRAIN + 7
+
+
+def test_counts_are_usual_in_training_and_familiar_scenes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, set[files.Correlations]] = {split: set() for split in SPLITS}
+    draw = files.draw_scene
+
+    def recorded(number: int, rng: Any, correlations: files.Correlations) -> Any:
+        found[SPLITS[(number - 1) // files.MAX_SCENES]].add(correlations)
+        return draw(number, rng, correlations)
+
+    monkeypatch.setattr(files, "draw_scene", recorded)
+    write_scenes(small(train_scenes=8, test_scenes=8), tmp_path / "scenes")
+    fair, biased = {files.Correlations(0.0, 0.0)}, {files.Correlations(0.9, 0.5)}
+    assert found == {"train": biased, "familiar": biased, "validation": fair, "test": fair}
 
 
 def test_splits_share_no_scene(written: dict[str, Path]) -> None:
