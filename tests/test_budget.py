@@ -12,11 +12,11 @@ from tests.fixtures.paths import ROOT
 
 # Lower a limit with every room that becomes smaller.
 FILES = 204
-LINES = 32_980
-TEST_LINES = 44_030
+LINES = 32_490
+TEST_LINES = 40_000
 RAISES_PER_1000 = 16  # in the package, of lines of code
 RAISES_PER_1000_OF_A_ROOM = 28
-PUBLIC_NAMES = 654
+PUBLIC_NAMES = 646
 NAMES_DEFINED_TWICE = 0
 MODULES_OF_THE_TRAINER = 41
 

@@ -46,11 +46,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 CASES: dict[str, tuple[list[dict[str, Any]], int, list[str] | None]] = {
-    "refused": (
-        [{"text": "a", "augmented_text": "b"}],
-        1,
-        None,
-    ),
+    "refused": ([{"text": "a", "augmented_text": "b"}], 1, None),
     "orphan_columns": (changed(augmented_txt="x"), 1, ["augmented_txt"]),
     "mixed_types": (changed(label=0), 1, None),
     "duplicate_row_ids": (changed(row_id="r1"), 1, ["r1"]),
@@ -153,10 +149,8 @@ def test_lines_that_are_no_json_are_findings(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
 def test_other_kinds_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    rows, path = (
-        datasets.Dataset.from_list(changed(augmented_text=None, augmented_label=None)),
-        tmp_path / f"pairs.{kind}",
-    )
+    path = tmp_path / f"pairs.{kind}"
+    rows = datasets.Dataset.from_list(changed(augmented_text=None, augmented_label=None))
     if kind == "folder":
         rows.save_to_disk(path)
     else:

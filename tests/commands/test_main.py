@@ -59,6 +59,9 @@ def test_an_audit_by_named_columns_imports_nothing_slow_and_the_rule_sees_what_i
     (tmp_path / "states.jsonl").write_text("{}\n")
     files = [word for name in ("--predictions", "--references") for word in (name, str(tmp_path / "states.jsonl"))]
     assert "numpy" in imported_by("jga", *files)[1]
+    absent = ["evaluate", "model", str(tmp_path / "nothing.jsonl"), "--output", str(tmp_path)]
+    status, modules, _ = imported_by(*absent)  # refused before anything slow is imported
+    assert status == commands.REFUSED and not modules & {"torch", "datasets", "transformers"}
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

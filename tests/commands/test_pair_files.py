@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pandas as pd
 import pytest
-import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertForSequenceClassification
 
 from dair_hf import DAIRTrainer
 from dair_hf.commands.main import run
 from dair_hf.commands.model_pairs import _with_whole_labels
 from dair_hf.data.texts.files import read_pairs, with_row_ids
 from dair_hf.pair_report.report import JSON_FILE, PairReport
-from tests.fixtures import tiny
+from tests.fixtures import saved_models, tiny
 
-SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-NAMES = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
 TEXTS: dict[str, Any] = {"text": "w4 w5", "label": 1, "augmented_text": "w4 w6", "augmented_label": 0}
 TARGETS: dict[str, Any] = {"source": "w4 w5", "target": "w6", "augmented_source": "w7", "augmented_target": "w8"}
 ALONE: dict[str, Any] = {"augmented_text": None, "augmented_label": None}
@@ -31,30 +27,21 @@ IDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def bert(**settings: Any) -> BertForSequenceClassification:
-    torch.manual_seed(0)
-    config = BertConfig(vocab_size=tiny.VOCAB, max_position_embeddings=16, **SIZES, **{**NAMES, **settings})
-    return BertForSequenceClassification(config)
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of models with the tokenizer."""
-    made: dict[str, Callable[[], Any]] = {
-        "bert": bert,
-        "gpt2": lambda: tiny.model("gpt2"),
-        "bart": lambda: tiny.model("bart"),
-        "t5": lambda: tiny.model("t5"),
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "bert": saved_models.classifier(folder / "bert"),
+        "gpt2": saved_models.generator(folder / "gpt2", "gpt2"),
     }
-    folders = {name: tmp_path_factory.mktemp(name) for name in made}
-    for name, make in made.items():
-        make().save_pretrained(folders[name])
-        tiny.tokenizer().save_pretrained(folders[name])
-    return folders
 
 
-def encoded_by(folder: Path, rows: datasets.Dataset, model: Any, length: int | None = None) -> datasets.Dataset:
-    trainer = DAIRTrainer(model, tiny.config(folder, max_length=length), processing_class=tiny.tokenizer())
+def encoded_by(folder: Path, rows: datasets.Dataset, num_labels: int = 2) -> datasets.Dataset:
+    config = saved_models.bert_config()
+    config.num_labels = num_labels
+    model = BertForSequenceClassification(config)
+    trainer = DAIRTrainer(model, tiny.config(folder), processing_class=tiny.tokenizer())
     encoded = trainer.tokenize(_with_whole_labels(rows, trainer))
     assert isinstance(encoded, datasets.Dataset)
     return encoded
@@ -79,7 +66,7 @@ def test_whole_labels_of_columns_with_gaps_are_integers(
         rows[1]["augmented_labels"] = None
     frame, path = pd.DataFrame(rows), tmp_path / f"pairs.{kind}"
     frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
-    encoded = encoded_by(tmp_path, with_row_ids(read_pairs(path)), bert())
+    encoded = encoded_by(tmp_path, with_row_ids(read_pairs(path)))
     assert [encoded["labels"][:], encoded["augmented_labels"][:]] == [[1, 0], [0, None]]
     assert all(type(label) is int for label in encoded["labels"])
     assert run(evaluation(models["bert"], path, tmp_path / "out")) == 0
@@ -87,7 +74,7 @@ def test_whole_labels_of_columns_with_gaps_are_integers(
 
 def test_labels_of_a_regression_stay_floats(tmp_path: Path) -> None:
     rows = datasets.Dataset.from_list([{**TEXTS, "row_id": "a", "label": 2.5}, {**TEXTS, "row_id": "b"}])
-    encoded = encoded_by(tmp_path, rows, bert(num_labels=1, id2label=None, label2id=None))
+    encoded = encoded_by(tmp_path, rows, num_labels=1)
     assert encoded["labels"][:] == [2.5, 1.0] and encoded.features["labels"].dtype == "float64"
 
 
@@ -106,6 +93,6 @@ def test_files_for_both_kinds_of_model_serve_each(tmp_path: Path, models: dict[s
     half = {"augmented_source": None, "augmented_target": None} if model == "gpt2" else ALONE
     path.write_text(lines({**TEXTS, **TARGETS}, {**TEXTS, **TARGETS, **half}))
     assert run(evaluation(models[model], path, tmp_path / "out")) == 0
-    (name,) = {"bert": ["label"], "gpt2": ["target tokens"]}[model]
+    name = {"bert": "label", "gpt2": "target tokens"}[model]
     report = PairReport.read(tmp_path / "out" / JSON_FILE)
     assert report.losses[-1]["name"] == name and report.summary["pairs"] == 1

@@ -35,7 +35,6 @@ def test_demo_rows_have_no_unseen_name() -> None:
     assert not unseen & known
     assert forms(data.train) | forms(data.test) <= known
     again = load_dialogs(DialogConfig(train_dialogs=8, test_dialogs=5))
-    assert again.train.to_list() == data.train.to_list()
     assert again.test._fingerprint == data.test._fingerprint
 
 

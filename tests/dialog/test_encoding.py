@@ -21,13 +21,13 @@ ID = {word: index for index, word in enumerate(WORDS)}
 COLUMNS = ["input_ids", "attention_mask", "labels"]
 
 
-def tokenizer(specials: bool = False, **tokens: Any) -> PreTrainedTokenizerFast:
+def tokenizer(specials: bool = False, known: dict[str, int] = ID, **tokens: Any) -> PreTrainedTokenizerFast:
     """Words at white space; with `specials` as BART has it: `<s> ... </s>`."""
-    inner = Tokenizer(models.WordLevel(ID, unk_token="<unk>"))
+    inner = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if specials:
         inner.post_processor = processors.TemplateProcessing(
-            single="<s> $A </s>", special_tokens=[("<s>", ID["<s>"]), ("</s>", ID["</s>"])]
+            single="<s> $A </s>", special_tokens=[(mark, known[mark]) for mark in ("<s>", "</s>")]
         )
     return PreTrainedTokenizerFast(
         tokenizer_object=inner, **{"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", **tokens}
@@ -164,12 +164,3 @@ def test_encoder_of_a_model_with_forced_tokens_and_few_positions() -> None:
         DialogEncoder.for_model(bart, known, replace(settings, max_target_tokens=33))
     with pytest.raises(DataError, match="max_target_tokens=8.* 32 positions"):
         DialogEncoder.for_model(tiny.model("gpt2"), known, replace(settings, max_target_tokens=8))
-
-
-def test_encoding_of_one_view_only() -> None:
-    rows = batch([TALK, TALK], [STATE, STATE], ([history("a inn free ?"), None], [state(name="a inn"), None]))
-    encoder = DialogEncoder(tokenizer())
-    both = encoder(rows)
-    assert replace(encoder, views=("augmented_",))(rows) == {
-        name: values for name, values in both.items() if name.startswith("augmented_")
-    }

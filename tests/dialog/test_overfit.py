@@ -8,7 +8,6 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -30,6 +29,7 @@ from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.rows import state_from_row
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
+from tests.dialog import test_encoding
 from tests.fixtures import tiny
 
 NAMES = [f"inn{index}" for index in range(4)]
@@ -80,13 +80,8 @@ def build(family: str) -> PreTrainedModel:
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """Words at white space; as BART's, it puts `<s>` before and `</s>` behind every text."""
-    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS + NAMES)}, unk_token="<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    inner.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", START), ("</s>", END)]
-    )
-    tokens = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    return PreTrainedTokenizerFast(tokenizer_object=inner, **tokens, additional_special_tokens=["<en>"])
+    known = {word: index for index, word in enumerate(WORDS + NAMES)}
+    return test_encoding.tokenizer(True, known, bos_token="<s>", additional_special_tokens=["<en>"])
 
 
 def pairs() -> datasets.Dataset:

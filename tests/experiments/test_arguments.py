@@ -43,10 +43,6 @@ def write_settings(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_defaults_without_file() -> None:
-    assert parse_arguments(TYPES, []) == (First(), Second())
-
-
 def test_file_sets_fields_of_every_type(tmp_path: Path) -> None:
     path = write_settings(
         tmp_path, "steps: 3\nrate: -1.0e-3\nnames: [b, c]\nweights: {kl: 2}\nflag: true\nkind: y\nplace: -x ü\n"

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dair_hf import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig
 from dair_hf.experiments.search import SearchConfig
 from tests.experiments.test_arguments import TYPES, write_settings
 
-NAN = float("nan")
 BAD_SETTINGS: list[tuple[Any, dict[str, Any]]] = [
     (ComparisonConfig, {"methods": ["erm", "mixup"]}),
     (ComparisonConfig, {"methods": ["da", "da"]}),
@@ -26,7 +23,7 @@ BAD_SETTINGS: list[tuple[Any, dict[str, Any]]] = [
     (ComparisonConfig, {"seeds": [1, 1]}),
     (ComparisonConfig, {"seeds": [0, -1]}),
     (ComparisonConfig, {"lambda_sweep": [1.0, 1.0]}),
-    (ComparisonConfig, {"lambda_sweep": [1.0, NAN]}),
+    (ComparisonConfig, {"lambda_sweep": [1.0, float("nan")]}),
     (SearchConfig, {"search_grid": "vqa", "search_lambdas": [1.0]}),
     (SearchConfig, {"search_lambdas": [1.0, 1.00000001]}),  # one file name
     (SearchConfig, {"search_lambdas": ["auto", 1]}),
@@ -46,18 +43,14 @@ BAD_FILES: list[tuple[str, str]] = [
     ("steps: 1\nsteps: 2\n", "line 2, column 1"),
     ("place: !!python/object:os.system x\n", "line 1, column 8"),
     ("steps: many\n", "steps"),
-    ("steps: 1.5\n", "steps"),
     ("kind: z\n", "kind"),
     ("weights: 3\n", "weights"),
     # Values that would otherwise be read as text.
     ("place: [a, b]\n", "place"),
-    ("steps: [1]\n", "steps"),
     ("steps:\n", "steps"),
     ("place: {a: 1}\n", "place"),
-    ("names: [a, null]\n", "names"),
     ("place: no\n", "place"),
     ("names: [a, no]\n", "names"),
-    ("kind: on\n", "kind"),
     ("weights: {bad: 1}\n", "weights: bad is refused"),
 ]
 
@@ -81,24 +74,9 @@ def test_bad_files_are_refused(tmp_path: Path, text: str, named: str, capsys: py
         ("--steps 3 4", "option 4"),
         ("--steps null", "--steps"),
         ("--weights {kl:1", "--weights"),
-        ("--weights [1]", "--weights"),
+        ("--weights [1]", "expected a mapping"),
     ],
 )
 def test_bad_command_lines_are_refused(options: str, named: str) -> None:
     with pytest.raises(DataError, match=named):
         parse_arguments(TYPES, options.split())
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ("--dair_lambda -1", "dair_lambda"),
-        ("--dair_lambda nan", "dair_lambda"),
-        ("--method ermm", "method"),
-        ("--lambdas '{dari: 3}'", "lambdas"),
-        ("--methods erm dair --lambdas '{kl: 3}'", "lambdas"),
-    ],
-)
-def test_bad_training_arguments_are_refused(options: str, name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        parse_arguments([ComparisonConfig, DAIRConfig], ["--output_dir", "out", *shlex.split(options)])

@@ -53,14 +53,12 @@ def name_of_base(folder: Path, tokenizer: Any = None, data: str = "f00d", model:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"learning_rate": 0.5},
         {"max_steps": -1},
         {"method": "erm"},
         {"seed": 1},
         {"data": "beef"},
         {"model": ModelConfig(model_name_or_path="some/model")},
         {"model": ModelConfig(model_settings={"model_type": "t5"})},
-        {"model": ModelConfig(neighbour_attention=1.0)},
         {"model": ModelConfig(attn_implementation="eager")},
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from matplotlib.legend import Legend
 
 from dair_hf import DAIRConfig
 from dair_hf.experiments import plots
@@ -35,15 +34,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
     return saved
 
 
-def point(dair_lambda: float, accuracy: float, consistency: float | None) -> Point:
-    return Point(dair_lambda, (accuracy,), (consistency,))
-
-
-def legend_of(axes: Axes) -> Legend:
-    (legend,) = axes.figure.legends
-    return legend
-
-
 def test_curves_show_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
     path = tmp_path / "new" / "curves.png"
     plot_curves(
@@ -62,7 +52,8 @@ def test_curves_show_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
     corners = {(float(x), float(y)) for x, y in band.get_paths()[0].vertices}
     assert corners == {(1, 69), (1, 71), (10, 71.5), (10, 72.5), (100, 69), (100, 73)}
     assert axes.get_xscale() == "log"
-    assert [text.get_text() for text in legend_of(axes).get_texts()] == ["DAIR", "ERM"]
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["DAIR", "ERM"]
     assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("Title", "lambda", "accuracy, %")
     image = imread(path)
     assert image.shape[0] > 200
@@ -71,7 +62,8 @@ def test_curves_show_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
 
 
 def test_front_joins_its_points_in_order(tmp_path: Path, drawn: list[Axes]) -> None:
-    points = [point(1, 0.8, 0.7), point(10, 0.6, 0.9), point(0.1, 0.5, 0.5), point(3, 0.7, 0.8), point(5, 0.9, None)]
+    values = ((1, 0.8, 0.7), (10, 0.6, 0.9), (0.1, 0.5, 0.5), (3, 0.7, 0.8), (5, 0.9, None))
+    points = [Point(dair_lambda, (accuracy,), (consistency,)) for dair_lambda, accuracy, consistency in values]
     plot_front(tmp_path / "front.png", "T", "accuracy", "CM", points, chosen=3)
     (axes,) = drawn
     lines = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in axes.get_lines()}
@@ -95,15 +87,9 @@ VALUES: dict[str, tuple[tuple[float, float], tuple[float | None, float | None]]]
 LABELS = {"accuracy": "accuracy, %", "cm": "CM"}
 
 
-def write_records(
-    folder: Path,
-    values: Mapping[str, Sequence[Any]] = VALUES,
-    methods: Sequence[str] = ("erm", "dair", "kl"),
-    lambdas: Sequence[float] | None = (10.0, 0.1, 1.0),
-    seeds: Sequence[int] = (0, 1),
-) -> list[Run]:
+def write_records(folder: Path, values: Mapping[str, Any] = VALUES) -> list[Run]:
     """Write the records of a comparison and return its runs, not in the order of lambda."""
-    config = ComparisonConfig(list(methods), seeds=list(seeds), lambda_sweep=None if lambdas is None else list(lambdas))
+    config = ComparisonConfig(["erm", "dair", "kl"], seeds=[0, 1], lambda_sweep=[10.0, 0.1, 1.0])
     runs = list(runs_of(config, DAIRConfig(str(folder / "out"), use_cpu=True, report_to="none")))
     folder.mkdir(parents=True, exist_ok=True)
     for run in runs:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dair_hf import TensorPairs
+from dair_hf.data.held_rows import HeldRows
 from dair_hf.evaluation.views import views_of
 from dair_hf.pair_report import contents
 from dair_hf.pair_report.contents import (
@@ -104,7 +105,7 @@ def test_a_transform_of_the_data_is_applied() -> None:
     data.set_transform(
         lambda batch: {name: [10 * v if name != "row_id" else v for v in vs] for name, vs in batch.items()}
     )
-    assert row_of(views_of(data), 0) == ({"x": 10}, {"x": 20})
+    assert row_of(views_of(HeldRows(data)), 0) == ({"x": 10}, {"x": 20})
 
 
 # ---- differing words ----

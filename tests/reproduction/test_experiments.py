@@ -15,7 +15,7 @@ import yaml
 from dair_hf.errors import DataError
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, compare, runs_of
 from dair_hf.experiments.report import Column
-from dair_hf.io.files import mark_folder
+from dair_hf.io.files import mark_folder, write_json
 from reproduction import experiments as module
 from reproduction.experiments import (
     Experiment,
@@ -80,22 +80,17 @@ def record(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "method": name.split("_")[0], "seed": int(name[-1]), "metrics": {"cm": 0.5}, **more}
 
 
-def put(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value))
-
-
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     """Output of a recipe: two comparisons, a run in neither, trainer folders, and temporary files."""
     folder = tmp_path / "outputs" / "adv"
-    put(folder / "comparison.json", {"runs": [record("erm_seed0"), record("dair_seed1")]})
-    put(folder / "noise" / "comparison.json", {"runs": [record("erm_seed0", noise=1)]})
+    write_json(folder / "comparison.json", {"runs": [record("erm_seed0"), record("dair_seed1")]})
+    write_json(folder / "noise" / "comparison.json", {"runs": [record("erm_seed0", noise=1)]})
     for name in ("erm_seed0", "dair_seed1", "old_seed0", "noise/erm_seed0"):
-        put(folder / f"{name}.json", {})
-    put(folder / "runs" / "erm_seed0" / "state_seed0.json", {})
-    put(folder / "runs" / "erm_seed0" / "comparison.json", {"runs": [record("no_seed0")]})
-    put(folder / ".comparison.json.x1" / "comparison.json", {"runs": [record("no_seed1")]})
+        write_json(folder / f"{name}.json", {})
+    write_json(folder / "runs" / "erm_seed0" / "state_seed0.json", {})
+    write_json(folder / "runs" / "erm_seed0" / "comparison.json", {"runs": [record("no_seed0")]})
+    write_json(folder / ".comparison.json.x1" / "comparison.json", {"runs": [record("no_seed1")]})
     (folder / "comparison.md").write_text("table")
     (folder / "sweep.png").write_bytes(b"png")
     (folder / "output.log").write_text("log")
@@ -111,7 +106,7 @@ EXPERIMENT = Experiment("adv", ("recipes/a.py", "--config", "a.yaml"), 3, 1.0)
 
 def test_collect_copies_the_records_of_the_comparisons(tmp_path: Path, output: Path) -> None:
     results = tmp_path / "results"
-    put(results / "adv" / "erm_seed0.json", record("erm_seed0"))
+    write_json(results / "adv" / "erm_seed0.json", record("erm_seed0"))
     assert collect(EXPERIMENT, output, results) == 3
     assert files(results) == [
         "adv/comparison.md", "adv/dair_seed1.json", "adv/erm_seed0.json", "adv/experiment.json",
@@ -134,7 +129,7 @@ def test_collect_leaves_no_differences_of_an_earlier_comparison(tmp_path: Path, 
 def test_collect_replaces_no_finished_run(tmp_path: Path, output: Path, name: str) -> None:
     results = tmp_path / "results"
     before = record(Path(name).name, settings="others", settings_fingerprint="0a1b")
-    put(results / "adv" / f"{name}.json", before)
+    write_json(results / "adv" / f"{name}.json", before)
     with pytest.raises(DataError, match=f"{name}.json"):
         collect(EXPERIMENT, output, results)
     assert files(results) == [f"adv/{name}.json"]
@@ -194,7 +189,7 @@ def test_restore_copies_missing_records(tmp_path: Path, output: Path) -> None:
     collect(EXPERIMENT, output, results)
     empty = tmp_path / "new" / "adv"
     mark_folder(empty)
-    put(empty / "dair_seed1.json", {"newer": True})
+    write_json(empty / "dair_seed1.json", {"newer": True})
     restore(EXPERIMENT, empty, results)
     assert files(empty) == ["dair_hf.lock", "dair_seed1.json", "erm_seed0.json", "noise/erm_seed0.json"]
     assert json.loads((empty / "dair_seed1.json").read_text()) == {"newer": True}

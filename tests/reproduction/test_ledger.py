@@ -66,10 +66,14 @@ def change(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
+def ledger_of(results: Path, claims: Any) -> str:
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    return write_ledger(results)
+
+
 def row_of(results: Path, claims: Any, paper: str) -> str:
     """Row of a printed relation in the ledger of other claims."""
-    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
-    return next(line for line in write_ledger(results).splitlines() if paper in line)
+    return next(line for line in ledger_of(results, claims).splitlines() if paper in line)
 
 
 @pytest.fixture
@@ -122,9 +126,7 @@ def test_what_fails_stands_first_with_its_reason(results: Path) -> None:
     for number, reason in enumerate(("Colours differ.", "Colours differ.", None)):
         claim = {"id": f"bad{number}", "method": "ERM", "paper": "90.00 +- 0.01", "where": {"method": "erm"}}
         of_adv.append({**claim, "metric": "theta", **({} if reason is None else {"why": reason})})
-    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
-    text = write_ledger(results)
-    first = text.split("\n## ")[1]
+    first = ledger_of(results, claims).split("\n## ")[1]
     assert first.startswith(
         "What does not hold here, and why\n\n3 of 9 claims fail here, and 0 lie outside on the better"
     )
@@ -140,8 +142,7 @@ def test_what_fails_stands_first_with_its_reason(results: Path) -> None:
     unknown = first.index("No reason is known for these:")
     assert first.index("Colours differ.") < first.index(row) < unknown < first.rindex(row)
     of_adv.insert(0, of_adv.pop())  # without a reason, before those that have one
-    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
-    assert write_ledger(results).split("\n## ")[1] == first
+    assert ledger_of(results, claims).split("\n## ")[1] == first
     # DAIR and ERM have the same mean of theta, with one seed of DAIR.
     opposed = first.split("Undecided, and our means do not have the claimed relation:")[1].split("Not run:")[0]
     assert opposed.count("\n| Colored MNIST, Adv.: DAIR, accuracy | DAIR above ERM |") == 1 and "SQ" not in opposed
@@ -219,10 +220,9 @@ def test_runs_of_plots_and_of_compared_values_are_counted_once(results: Path) ->
         {"file": "plots/curve.png", "caption": "Curve", "draw": draw},
     ]
     section["groups"][0]["claims"][-1]["other"]["experiment"] = "other/part"
-    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
     for folder in ("shown", "curve", "other/part", "adv/part", "unused"):
         put(results / folder, "erm", 7, {"accuracy": 0.5, "theta": 0.5, "cm": 1.0}, config={"x": 1})
-    text = write_ledger(results)
+    text = ledger_of(results, claims)
     assert "7 of the 7 runs behind these figures" in text
     folders = [line.split(" | ")[0] for line in text.split("## The runs behind it\n\n")[1].splitlines()[2:]]
     assert folders == ["| adv", "| other/part", "| shown", "| curve"]

@@ -53,7 +53,6 @@ def test_batches_keep_groups_and_budget_in_every_epoch(groups: list[tuple[int, i
     ("sizes", "budget"),
     [
         ([1] * 1000, 256),
-        ([130] * 2000, 8192),
         ([*range(20, 60)] * 50, 8192),
         ([*range(100, 1500, 7)] * 3, 4096),
         ([300] * 100 + [10] * 1000, 1000),
@@ -122,45 +121,26 @@ def test_budget_counts_nodes_of_the_views_that_are_read(prefixes: tuple[str, ...
     assert sorted(row for batch in sampler for row in batch) == list(range(24))
 
 
-def test_a_budget_holds_more_rows_without_partners() -> None:
-    data = dialog_rows(dialogs=6, turns=4, partner_every=2, second_every=3)
-    sampler = tree_sampler(data, "dialogue_id", 2, 100, True)
-    fewer = tree_sampler(data.select_columns(["dialogue_id", "input_ids"]), "dialogue_id", 2, 100, True)
-    assert len(fewer) < len(sampler)
-
-
 def test_large_groups_are_cut_between_branches() -> None:
     shared = [5] * 20
     ids = [[*shared, 6, 6], [7, 7], [*shared, 6, 7], [7, 8]]
     data = datasets.Dataset.from_dict({"dialogue_id": ["a"] * 4, "input_ids": ids})
     batches = sorted(sorted(batch) for batch in tree_sampler(data, "dialogue_id", rows=9, nodes=24, with_partners=True))
     assert batches == [[0, 2], [1, 3]]
-    by_rows = sorted(
-        sorted(batch) for batch in tree_sampler(data, "dialogue_id", rows=2, nodes=None, with_partners=True)
-    )
-    assert by_rows == [[0, 2], [1, 3]]
+    by_rows = tree_sampler(data, "dialogue_id", rows=2, nodes=None, with_partners=True)
+    assert sorted(sorted(batch) for batch in by_rows) == batches
 
 
-def test_large_groups_are_cut_at_branches_and_not_within() -> None:
-    shared, turns = [5] * 10, range(3)
-    ids = [[*shared, *[6 + dialog] * 10, *[10 + turn] * 5] for turn in turns for dialog in turns]
-    columns = {"dialogue_id": ["a"] * 9, "input_ids": ids, "augmented_input_ids": [[4, *row] for row in ids]}
-    data = datasets.Dataset.from_dict(columns)
-    for with_partners, budget in ((False, 50), (True, 100)):
-        sampler = tree_sampler(data, "dialogue_id", 9, budget, with_partners)
-        assert sampler.longest_row == 25 + with_partners
-        batches = list(sampler)
-        assert sorted(sorted(batch) for batch in batches) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
-
-
-def test_cuts_follow_the_originals_in_whatever_order_they_are() -> None:
+def test_large_groups_are_cut_at_branches_of_the_originals_in_whatever_order_they_are() -> None:
     turns = range(3)
     ids = [[*[5] * 10, *[6 + dialog] * 20, *[10 + turn] * 5] for turn in turns for dialog in turns]
-    columns = {"input_ids": [*ids[1:], ids[0]], "augmented_input_ids": [[4, 50 + row] for row in range(9)]}
-    data = datasets.Dataset.from_dict({"dialogue_id": ["a"] * 9, **columns})
-    for with_partners, budget in ((False, 50), (True, 85)):  # three rows of one kind, up to five of any
-        batches = list(tree_sampler(data, "dialogue_id", 9, budget, with_partners))
-        assert sorted(sorted(batch) for batch in batches) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    like_originals, unlike = [[4, *row] for row in ids], [[4, 50 + row] for row in range(9)]
+    for rows, partners, budget in ((ids, like_originals, 100), ([*ids[1:], ids[0]], unlike, 85)):
+        columns = {"dialogue_id": ["a"] * 9, "input_ids": rows, "augmented_input_ids": partners}
+        for with_partners, nodes in ((False, 50), (True, budget)):  # three rows of one kind
+            sampler = tree_sampler(datasets.Dataset.from_dict(columns), "dialogue_id", 9, nodes, with_partners)
+            assert sampler.longest_row == (36 if with_partners and partners is like_originals else 35)
+            assert sorted(sorted(batch) for batch in sampler) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
 
 def test_turns_of_one_long_dialogue_are_cut_once() -> None:

@@ -48,16 +48,11 @@ FIRST_BATCHES = {
 
 
 @pytest.mark.parametrize("rows", FIRST_BATCHES.values(), ids=FIRST_BATCHES)
-@pytest.mark.parametrize("name", ["mpt", "falcon_alibi"])
-def test_any_first_batch_is_enough_to_refuse_a_model(name: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"share_prefixes and \w+ cannot be combined: .*{CAUSES}"):
+@pytest.mark.parametrize("name", ["mpt", "falcon_alibi", "gpt2", "gemma3"])
+def test_any_first_batch_is_enough_to_judge_a_model(name: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    refused = pytest.raises(DataError, match=rf"share_prefixes and \w+ cannot be combined: .*{CAUSES}")
+    with refused if name in REFUSED else contextlib.nullcontext():
         losses_and_gradients(build(name, "eager"), batch_of_rows(rows), tmp_path)
-
-
-@pytest.mark.parametrize("rows", FIRST_BATCHES.values(), ids=FIRST_BATCHES)
-@pytest.mark.parametrize("name", ["gpt2", "gemma3"])
-def test_any_first_batch_is_enough_to_accept_a_model(name: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    losses_and_gradients(build(name, "eager"), batch_of_rows(rows), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +135,7 @@ def test_rounding_is_not_taken_for_another_structure(precision: str, tmp_path: P
     assert (logits - exact).abs().max() > 3e-2 * exact.abs().max()
 
 
-@pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
+@pytest.mark.parametrize("precision", ["autocast", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_structure_is_judged_in_every_precision(name: str, precision: str, tmp_path: Path) -> None:
     model, context = rounded(build(name, "eager"), precision)

@@ -15,6 +15,7 @@ from dair_hf.augment.attacks.adversarial import AttackAugmenter, perturb
 from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
+from tests.augment.attacks.test_lp_ball import generator
 from tests.fixtures import points
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -26,10 +27,6 @@ ATTACKS = {
     "kl": Attack(loss="kl"),
     "restarts": Attack(restarts=3, steps=3),
 }
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def images(rows: int = 6, channels: int = 3) -> torch.Tensor:
@@ -72,27 +69,43 @@ def losses(model: nn.Module, pixels: torch.Tensor, labels: torch.Tensor = LABELS
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_results_are_within_the_ball_and_the_range(name: str, dtype: torch.dtype) -> None:
     attack, x = ATTACKS[name], images().to(dtype)
     found = perturb(network().to(dtype), x, LABELS, attack, generator())
     assert found.dtype == dtype and found.shape == x.shape and not found.requires_grad
     assert bool((found >= 0).all() and (found <= 1).all())
-    if attack.norm == "linf":
-        assert bool(((found - x).abs() <= attack.epsilon).all())
-        assert (found.double() - x.double()).abs().max().item() <= attack.epsilon
-        assert (found - x).abs().max().item() > 0.99 * attack.epsilon
-    else:
-        length = (found.double() - x.double()).flatten(1).norm(dim=1)
-        assert length.max().item() <= attack.epsilon and length.min().item() > 0.99 * attack.epsilon
-        assert (found - x).flatten(1).norm(dim=1).max().item() <= attack.epsilon
+    p = 2 if attack.norm == "l2" else float("inf")
+    size = (found.double() - x.double()).flatten(1).norm(p, dim=1)
+    share = 0.99 if dtype in (torch.float32, torch.float64) else 0.5
+    assert share * attack.epsilon < size.min().item() <= size.max().item() <= attack.epsilon
+    if share > 0.5:
+        assert (found - x).flatten(1).norm(p, dim=1).max().item() <= attack.epsilon
 
 
-@pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"kl"}))
-def test_attacks_raise_the_loss(name: str) -> None:
-    model, x = network(), images()
-    found = perturb(model, x, LABELS, ATTACKS[name], generator())
-    assert bool((losses(model, found) > losses(model, x)).all())
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attack", "norm"),
+    [
+        (Attack.fgsm(0.03), np.inf),
+        (Attack("linf", 0.04, 0.01, 11, random_start=False), np.inf),
+        (Attack("l2", 0.25, 0.06, 11, random_start=False), 2),
+    ],
+)
+def test_attacked_images_are_those_of_the_adversarial_robustness_toolbox(attack: Attack, norm: float) -> None:
+    evasion = pytest.importorskip("art.attacks.evasion", reason="the Adversarial Robustness Toolbox is not installed")
+    from art.estimators.classification import PyTorchClassifier
+
+    classifier = PyTorchClassifier(network().eval(), nn.CrossEntropyLoss(), (3, 8, 8), 4, clip_values=(0.0, 1.0))
+    settings: dict[str, Any] = {"norm": norm, "eps": attack.epsilon}
+    if attack.steps > 1:
+        settings |= {"eps_step": attack.step_size, "max_iter": attack.steps, "verbose": False}
+    toolbox = evasion.ProjectedGradientDescentNumpy if attack.steps > 1 else evasion.FastGradientMethod
+    expected = torch.from_numpy(toolbox(classifier, **settings).generate(images().numpy(), LABELS.numpy()))
+    found = perturb(network(), images(), LABELS, attack, generator())
+    # The sign of a gradient near 0 depends on rounding.
+    assert ((found - expected).abs() < 1e-5).double().mean().item() > 0.99
+    assert (expected - images()).flatten(1).norm(dim=1).min().item() > 0.1
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -104,17 +117,6 @@ def test_epsilon_zero_returns_an_exact_copy(name: str) -> None:
     found = perturb(network(), x, LABELS, attack, generator())
     assert found.view(torch.int32).equal(x.view(torch.int32))
     assert found.data_ptr() != x.data_ptr()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["linf", "l2"])
-def test_half_precision(dtype: torch.dtype, name: str) -> None:
-    attack, x = ATTACKS[name], images().to(dtype)
-    found = perturb(network().to(dtype), x, LABELS, attack, generator())
-    assert found.dtype == dtype and bool((found >= 0).all() and (found <= 1).all())
-    offset = found.double() - x.double()
-    size = offset.abs().max() if name == "linf" else offset.flatten(1).norm(dim=1).max()
-    assert 0.5 * attack.epsilon < size.item() <= attack.epsilon
 
 
 def test_autocast_keeps_the_perturbation_in_float32() -> None:

@@ -11,14 +11,11 @@ import torch
 from dair_hf.augment.attacks.attack_loss import AttackLoss, LpBall
 from dair_hf.augment.attacks.pgd import Attack, pgd
 from dair_hf.errors import DataError, NonFiniteLossError
+from tests.augment.attacks.test_lp_ball import generator
 
 WEIGHTS = np.random.default_rng(0).normal(size=(6, 3))
 POINTS = np.random.default_rng(1).uniform(size=(5, 6))
 LABELS = np.array([0, 2, 1, 1, 0])
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def gradient(points: np.ndarray) -> np.ndarray:
@@ -83,13 +80,14 @@ def test_iterates_match_the_papers(norm: str, momentum: float) -> None:
     assert np.abs(expected - path(norm, 0.3, 0.11, 6, momentum)).max() > 1e-3
 
 
+def first(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return logits[:, 0]
+
+
 @pytest.mark.parametrize("size", [1e-12, 1e12])
 @pytest.mark.parametrize("momentum", [0.0, 1.0])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_the_scale_of_the_gradient_does_not_matter(norm: str, momentum: float, size: float) -> None:
-    def first(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return logits[:, 0]
-
     attack = Attack(norm, 0.3, 0.11, 7, random_start=False, momentum=momentum, loss=first)
     np.testing.assert_allclose(search(attack, lambda x: squares(x) * size), search(attack), atol=1e-9)
 
@@ -99,22 +97,17 @@ def hills(points: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.cos(9 * points) + points, torch.zeros_like(points)], dim=1)
 
 
-def climbs(restarts: int, loss: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of 40 runs and the values there; the attack maximizes the logit of the first class."""
-    attack = Attack("linf", 1.0, 0.01, 30, restarts=restarts, loss=loss, lower=None, upper=None)
-    found = search(attack, hills, np.ones(40, dtype=np.int64), np.zeros((40, 1))).numpy()
-    return found, np.cos(9 * found) + found
+def climbs(restarts: int) -> np.ndarray:
+    """The logit of the first class, which the attack maximizes, at the ends of 40 runs."""
+    attack = Attack("linf", 1.0, 0.01, 30, restarts=restarts, loss=first, lower=None, upper=None)
+    return hills(search(attack, hills, np.ones(40, dtype=np.int64), np.zeros((40, 1))))[:, 0].numpy()
 
 
 def test_more_restarts_never_lower_the_loss() -> None:
-    def height(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return logits[:, 0]
-
-    one, several = climbs(1, height)[1], climbs(4, height)[1]
+    one, several, at_best = (climbs(restarts) for restarts in (1, 4, 30))
     # The first of four starts equals the single start.
     assert bool((several >= one - 1e-9).all())
     assert bool((several > one + 0.1).any())
-    at_best = climbs(30, height)[1]
     assert at_best.min() > 1.6  # the global maximum is near 2 pi / 9
 
 
@@ -124,15 +117,12 @@ def test_a_misclassified_point_is_kept_at_any_loss() -> None:
     def lures(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return -logits[:, 0]
 
-    def wrong(found: np.ndarray) -> np.ndarray:
-        return np.cos(9 * found) + found > 0
-
     ones, points = np.ones(40, dtype=np.int64), np.zeros((40, 1))
     # Steps are negligible, so this compares the starts.
     shares = []
     for restarts in (1, 2, 5, 20):
         several = Attack("linf", 1.0, 1e-6, 1, restarts=restarts, loss=lures, lower=None, upper=None)
-        shares.append(wrong(search(several, hills, ones, points).numpy()).mean())
+        shares.append((hills(search(several, hills, ones, points))[:, 0] > 0).double().mean().item())
     assert shares == sorted(shares) and shares[0] < 0.7 and shares[-1] == 1.0
 
 

@@ -18,27 +18,10 @@ from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 from tests.fixtures.cpu_time import cpu_time
-from tests.fixtures.dialogs import augment_row, require_sound_rows
+from tests.fixtures.dialogs import Json, augment_row, metadata, require_sound_rows, turn
 from tests.fixtures.paths import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"
-
-Json = dict[str, Any]
-
-
-def metadata(**domains: dict[str, Any]) -> Json:
-    """Metadata as 2.1 has it: `hotel={"name": ..., "book/day": ...}`."""
-    found: Json = {"taxi": {"book": {"booked": []}, "semi": {"leaveAt": "", "departure": "not mentioned"}}}
-    for domain, values in domains.items():
-        parts = found.setdefault(domain, {"book": {"booked": []}, "semi": {}})
-        for slot, value in values.items():
-            part, _, name = slot.rpartition("/")
-            parts["book" if part else "semi"][name] = value
-    return found
-
-
-def turn(text: str, state: Json | None = None, spans: list[Any] | None = None) -> Json:
-    return {"text": text, "metadata": state or {}, "dialog_act": {}, "span_info": spans or []}
 
 
 def talk() -> Json:

@@ -40,7 +40,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 TURNS = ("log", "turns", "dialogue")  # the first two have all keys
-UNREAD = {"goal", "dialog_act", "turn_id", "turn_label", "asr", "turn_idx", "system_acts"}
+UNREAD = {"goal", "dialog_act", "turn_id"}
 FOLDERS = {
     "2.1": lambda folder, document: test_multiwoz.write(folder, document),
     "2.2": lambda folder, document: test_multiwoz.write(folder, document, "dialogues_001.json"),

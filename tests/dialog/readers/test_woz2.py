@@ -29,16 +29,8 @@ def inform(**slots: str) -> list[Json]:
     return [{"slots": [[name.replace("_", " "), value]], "act": "inform"} for name, value in slots.items()]
 
 
-def turn(number: int, system: str, user: str, state: list[Json]) -> Json:
-    return {
-        "turn_label": [],
-        "asr": [[user, 1.0]],
-        "system_transcript": system,
-        "turn_idx": number,
-        "belief_state": state,
-        "transcript": user,
-        "system_acts": [],
-    }
+def turn(system: str, user: str, state: list[Json]) -> Json:
+    return {"system_transcript": system, "belief_state": state, "transcript": user}
 
 
 def talk(number: int = 7) -> Json:
@@ -48,9 +40,9 @@ def talk(number: int = 7) -> Json:
     return {
         "dialogue_idx": number,
         "dialogue": [
-            turn(0, "", "Any modern  European food, moderately priced?", inform(food="modern european")),
-            turn(1, " No, but there is a european place. ", "Or asian?", inform(food="asian oriental")),
-            turn(2, "Here is one.", "Its phone?", [request, *inform(food="asian oriental"), *state]),
+            turn("", "Any modern  European food, moderately priced?", inform(food="modern european")),
+            turn(" No, but there is a european place. ", "Or asian?", inform(food="asian oriental")),
+            turn("Here is one.", "Its phone?", [request, *inform(food="asian oriental"), *state]),
         ],
     }
 
