@@ -1,4 +1,4 @@
-"""Readers of MultiWOZ and Schema-Guided Dialogue."""
+"""Readers of MultiWOZ, WOZ 2.0 and Schema-Guided Dialogue."""
 
 from dair_hf.lazy import lazy_submodules
 
