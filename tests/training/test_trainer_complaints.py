@@ -219,7 +219,7 @@ def test_dropout_makes_identical_views_differ_and_is_warned_of_once(
 def test_auto_that_lowers_its_target_is_warned_of_once(
     tmp_path: Path, said: list[str], is_noisy: bool, warnings: int
 ) -> None:
-    settings = {**points.STANDSTILL, "lambda_warmup_steps": 0 if is_noisy else 12}
+    settings = {**points.STANDSTILL, "lambda_warmup_steps": 0 if is_noisy else 12, "logging_steps": 6}
     trainer = points.trainer(tmp_path, points.noisy(256) if is_noisy else points.pairs(256), **settings)
     for _ in range(2):  # once in each run
         said.clear()
