@@ -14,11 +14,11 @@ from tests.fixtures import chats, tiny
 CHAT = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "bc"}]
 
 
-def encoded_chat(limit: int | None, side: str = "right") -> dict[str, Any]:
+def encoded_chat(limit: int | None, side: str = "right", answers: bool = False) -> dict[str, Any]:
     tokenizer = chats.tokenizer()
     tokenizer.truncation_side = side
     needs = ModelNeeds("causal", "LlamaForCausalLM", limit, ends=frozenset({tokenizer.eos_token_id}))
-    return TextEncoder(CHATS, tokenizer, needs, ["messages"])({"messages": CHAT})
+    return TextEncoder(CHATS, tokenizer, needs, ["messages"], answers=answers)({"messages": CHAT})
 
 
 @pytest.mark.parametrize(("prompt", "kept"), [("w4 w5 w6", [5, 6]), ("w5 w6", [5, 6]), ("w6", [6])])
@@ -49,3 +49,11 @@ def test_the_first_token_of_a_chat_is_not_learned() -> None:
     assert found == labels[-enough:] and sum(label != -100 for label in found[1:]) == 1
     with pytest.raises(DataError, match="max_length"):
         encoded_chat(enough - 1, "left")
+
+
+def test_a_token_of_the_prompt_stays_before_an_answer_that_fills_the_limit() -> None:
+    whole = encoded_chat(None, answers=True)["labels"]
+    answer = [label for label in whole if label != -100]
+    for limit, left in ((len(answer) + 2, answer), (len(answer), answer[:-1])):
+        found = encoded_chat(limit, answers=True)["labels"]
+        assert len(found) == limit and found[0] == -100 and [label for label in found if label != -100] == left
