@@ -57,3 +57,13 @@ def test_a_token_of_the_prompt_stays_before_an_answer_that_fills_the_limit() -> 
     for limit, left in ((len(answer) + 2, answer), (len(answer), answer[:-1])):
         found = encoded_chat(limit, answers=True)["labels"]
         assert len(found) == limit and found[0] == -100 and [label for label in found if label != -100] == left
+
+
+@pytest.mark.parametrize(
+    "columns", [["augmented_completion"], ["augmented_prompt", "augmented_completion", "augmented_2_prompt"]]
+)
+def test_partners_have_an_input_and_all_or_none_a_target(columns: list[str]) -> None:
+    for partners in ([], ["augmented_prompt"]):
+        assert str(form_of(["prompt", "completion", *partners], True, "Llama")) == "prompt and completion"
+    with pytest.raises(DataError, match="augmented_"):
+        form_of(["prompt", "completion", *columns], True, "Llama")
