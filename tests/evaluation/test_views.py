@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dair_hf import DataError, EpochPairs, TensorPairs
+from dair_hf import DataError, EpochPairs, PairEvaluator, TensorPairs
 from dair_hf.data.held_rows import HeldRows
+from dair_hf.evaluation.answers import same_classes
 from dair_hf.evaluation.views import CHUNK, PairIndex, PairViews, views_of
 from tests.fixtures import points
 
@@ -121,8 +122,9 @@ def test_data_that_cannot_be_evaluated_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=missing):
             found.column(column)
+    twice = PairViews(datasets.Dataset.from_dict({"row_id": [4, 4], "x": [0, 1]}))
     with pytest.raises(DataError, match="row_id 4"):
-        PairViews(datasets.Dataset.from_dict({"row_id": [4, 4], "x": [0, 1]})).require_unique_rows()
+        PairEvaluator(same_classes).units_and_masks(twice, None)  # before answers are generated
 
 
 def test_a_partner_without_model_columns_is_refused_by_its_row_id() -> None:
