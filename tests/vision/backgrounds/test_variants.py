@@ -65,8 +65,8 @@ class Trainer:
         self.calls: list[dict[str, Any]] = []
 
     def evaluate_pairs(self, rows: list[tuple[int, int]], is_correct: Any, **settings: Any) -> dict[str, Any]:
-        self.calls.append(settings)
         found = is_correct([np.eye(CLASSES)[predicted] for predicted, _ in rows], [label for _, label in rows])
+        self.calls.append({**settings, "correct": found.tolist()})
         return {"original_accuracy": float(np.mean(found))}
 
 
@@ -80,6 +80,7 @@ def test_each_variant_is_predicted_once() -> None:
     found = evaluate_variants(trainer.evaluate_pairs, tests, "stripes", intervals=False)
     correct = {"original": [1, 1, 1], "mixed_rand": [1, 0, 0], "only_bg_t": [0, 0, 0]}
     assert found == _variant_metrics(correct, intervals=False)
+    assert [call["correct"] for call in trainer.calls] == list(correct.values())
     assert [call["data_name"] for call in trainer.calls] == [f"stripes, {variant}" for variant in tests]
     assert "accuracy_original_low" in evaluate_variants(trainer.evaluate_pairs, tests)
 
