@@ -60,7 +60,7 @@ def holds_text(columns: Collection[str]) -> bool:
 
 
 def form_of(columns: Collection[str], generates: bool, model: str, prompts: bool = False) -> TextForm:
-    """Return the form of text data for a kind of model, with the columns that partners need.
+    """Return the form of text data for a kind of model; refuse partners that lack a column of it.
 
     Args:
         columns: Columns of the data.
