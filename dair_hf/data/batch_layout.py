@@ -39,6 +39,9 @@ class BatchLayout:
     aligned: np.ndarray | None = None
     """Aligned targets of originals and partners, `[4, K]` int64: row, view of the partner, position in the original,
     position in the partner; sorted by row, then by view. None if the regularizer does not compare sequences."""
+    predicted: np.ndarray | None = None
+    """Targets of a decoder-only model, `[3, M]` int64: row, view, and position of the logits that predict it; sorted.
+    None for other losses."""
     label_range: np.ndarray | None = None
     """Smallest and largest label of every view, `[2, B, V]` int64, 0 without a target; None if not integers."""
 
@@ -58,13 +61,14 @@ class BatchLayout:
     def originals(self) -> BatchLayout:
         """Return the layout of the original views alone."""
         label_range = None if self.label_range is None else self.label_range[:, :, :1]
-        return BatchLayout(self.exists[:, :1], self.targets[:, :1], label_range=label_range)
+        predicted = None if self.predicted is None else self.predicted[:, self.predicted[1] == 0]
+        return BatchLayout(self.exists[:, :1], self.targets[:, :1], None, predicted, label_range)
 
     def first(self, rows: int) -> BatchLayout:
         """Return the layout in which only the first `rows` rows exist."""
         is_first = (np.arange(len(self)) < rows)[:, None]
         aligned = None if self.aligned is None else self.aligned[:, self.aligned[0] < rows]
-        return BatchLayout(self.exists & is_first, self.targets * is_first, aligned, self.label_range)
+        return replace(self, exists=self.exists & is_first, targets=self.targets * is_first, aligned=aligned)
 
     def counts(self, with_partners: bool) -> np.ndarray:
         """Count rows, pairs and target tokens for the objective, `[3]` int64 (`objective.Counts`).
@@ -119,11 +123,13 @@ class TargetRule:
         ranges = self._label_ranges(labels, mask)
         exists, targets, *label_range = torch.stack([mask.long(), self.counts(batch), *ranges]).cpu().numpy()
         layout = BatchLayout(exists.astype(bool), targets, label_range=np.array(label_range) if ranges else None)
-        if not self.aligns or labels is None or labels.ndim != 3 or labels.is_floating_point():
+        if labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
-        # As positions of the logits.
+        of_logits = labels[..., int(self.shifts_labels) :].cpu().numpy()  # label that each position predicts
         return replace(
-            layout, aligned=_align_pairs(labels[..., int(self.shifts_labels) :].cpu().numpy(), layout.partners)
+            layout,
+            aligned=_align_pairs(of_logits, layout.partners) if self.aligns else None,
+            predicted=np.stack(np.nonzero(of_logits != IGNORE_INDEX)) if self.shifts_labels else None,
         )
 
     def _label_ranges(self, labels: Tensor | None, mask: Tensor) -> list[Tensor]:

@@ -55,6 +55,7 @@ from dair_hf.errors import DataError
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.objective import Counts
 from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
+from dair_hf.losses.target_logits import output_projection
 from dair_hf.training.checks import (
     check_best_metric,
     dropout_rates,
@@ -254,7 +255,10 @@ class DAIRTrainer(PairEvaluationTrainer):
                 from dair_hf.trees.tree_loss import TreeForward
 
                 trees = TreeForward(chunked)
-            self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked, trees)
+            projection = None
+            if self.sample_loss is causal_nll and self.batch_objective is None:  # an objective may read all logits
+                projection = output_projection(base_model_of(model))
+            self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked, trees, projection)
             self._pair_loss_key = key
         return self._pair_loss
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from accelerate.utils import is_compiled_module
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -29,6 +30,7 @@ from dair_hf.losses.objective import (
     pair_slopes,
 )
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, cross_entropy, full_precision, seq2seq_nll
+from dair_hf.losses.target_logits import TargetLogits
 from dair_hf.training.forward.plan import plan_forwards
 
 NUMBERED_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # whose labels are numbers of classes or tokens
@@ -67,7 +69,7 @@ class _RunViews(NamedTuple):
     positions: np.ndarray  # [N], in the flattened [B, V]
     outputs: Any
     losses_at_scale: Callable[[Tensor], Tensor]  # scale of the logits -> losses, [N]
-    logits_of: np.ndarray | None = None  # row of `logits` that predicts label t + 1 of a view, [B * V, T] with trees
+    logits_of: np.ndarray | None = None  # row of target logits that predicts label t + 1 of a view, [B * V, T]
 
 
 class PairLoss:
@@ -82,6 +84,7 @@ class PairLoss:
         decoder_inputs: Function that shifts labels into decoder inputs
             (`model.prepare_decoder_input_ids_from_labels`); None if the model does not need them.
         chunked: `losses.chunked.ChunkedLoss`, which replaces `sample_loss` and does not compute all logits, or None.
+        projection: Output projection of a decoder-only model, whose logits are then computed at targets alone, or None.
         trees: `trees.tree_loss.TreeForward`, which runs batches with prefix trees, or None.
     """
 
@@ -92,12 +95,14 @@ class PairLoss:
         decoder_inputs: Callable[..., Tensor] | None = None,
         chunked: Any = None,
         trees: Any = None,
+        projection: nn.Module | None = None,
     ) -> None:
         self.args = args
         self.sample_loss = sample_loss
         self.decoder_inputs = decoder_inputs
         self.chunked = chunked
         self.trees = trees
+        self.projection = projection
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
         self.soft_labels = bool(getattr(sample_loss, "soft_labels", False))
         self._labels = TargetRule(self.shifts_labels).labels
@@ -218,40 +223,68 @@ class PairLoss:
         device = batch[VIEW_MASK].device
         positions: list[np.ndarray] = []
         losses: list[Tensor] = []
-        forwards: list[tuple[Any, Any]] = []
+        forwards: list[tuple[SampleLoss, Any, Any]] = []
+        # A compiled model calls no hooks that come later.
+        selects = self.projection is not None and layout.predicted is not None and not is_compiled_module(model)
+        logits_of = np.full((views.size, batch[LABELS].shape[-1]), -1) if selects else None
         for forward in plan_forwards(views, self.args, model.training):
             inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
             check = partial(_require_classes, layout, forward.views, batch.get(ROW_ID))
+            run, loss = model, self.sample_loss
+            if logits_of is not None:
+                targets = self._targets(layout, forward.views, logits_of, device)
+                run, loss = partial(targets.run, model), targets.losses
             with fork_rng(device) if forward.replays_rng else contextlib.nullcontext():
                 if self.chunked is not None and labels is not None:
                     outputs, row_losses = self.chunked(model, inputs, labels)
                 elif self.args.gradient_cache is not None and model.training:
-                    outputs, row_losses = self._recomputed(model, inputs, labels, check)
+                    outputs, row_losses = self._recomputed(run, loss, inputs, labels, check)
                 else:
-                    outputs, row_losses = self._outputs_and_losses(model, inputs, labels, check)
+                    outputs, row_losses = self._outputs_and_losses(run, loss, inputs, labels, check)
             positions.append(np.flatnonzero(forward.views))
             if not isinstance(row_losses, Tensor) or row_losses.shape != (len(positions[-1]),):
                 shape = list(row_losses.shape) if isinstance(row_losses, Tensor) else type(row_losses).__name__
                 raise DataError(f"sample_loss: expected one loss per row, [{len(positions[-1])}], got {shape}")
-            forwards.append((outputs, labels))
+            forwards.append((loss, outputs, labels))
             losses.append(row_losses)
 
         def losses_at_scale(scale: Tensor) -> Tensor:
-            scaled = [(SimpleNamespace(logits=outputs.logits * scale), labels) for outputs, labels in forwards]
-            return torch.cat([self.sample_loss(*forward) for forward in scaled])
+            scaled = [
+                loss(SimpleNamespace(logits=outputs.logits * scale), labels) for loss, outputs, labels in forwards
+            ]
+            return torch.cat(scaled)
 
         all_losses = losses[0] if len(losses) == 1 else torch.cat(losses)
-        logits = torch.cat([outputs.logits for outputs, _ in forwards]) if needs_logits else None
-        return _RunViews(all_losses, logits, np.concatenate(positions), outputs, losses_at_scale)
+        logits = torch.cat([outputs.logits for _, outputs, _ in forwards]) if needs_logits else None
+        return _RunViews(all_losses, logits, np.concatenate(positions), outputs, losses_at_scale, logits_of)
+
+    def _targets(
+        self, layout: BatchLayout, views: np.ndarray, logits_of: np.ndarray, device: torch.device
+    ) -> TargetLogits:
+        """Return the targets of a forward over some views; number them in `logits_of` after those of other forwards."""
+        assert layout.predicted is not None and self.projection is not None
+        row, view, column = layout.predicted
+        flat = views.shape[1] * row + view
+        of_forward = views.flatten()[flat]
+        flat, column = flat[of_forward], column[of_forward]
+        logits_of[flat, column] = logits_of.max() + 1 + np.arange(len(flat))
+        numbers = (views.cumsum() - 1)[flat]  # of the rows of the forward
+        places = on_device(np.stack([numbers, numbers * logits_of.shape[1] + column]), device)
+        return TargetLogits(self.projection, *places)
 
     def _outputs_and_losses(
-        self, model: nn.Module, inputs: dict[str, Tensor], labels: Any, check: Callable[[Tensor], None]
+        self,
+        run: Callable[..., Any],
+        loss: SampleLoss,
+        inputs: dict[str, Tensor],
+        labels: Any,
+        check: Callable[[Tensor], None],
     ) -> tuple[Any, Any]:
         """Run one forward; `check` refuses labels that the logits have no class for."""
-        outputs = model(**inputs)
+        outputs = run(**inputs)
         if self.sample_loss in NUMBERED_LOSSES:
             check(outputs.logits)
-        return outputs, self.sample_loss(outputs, labels)
+        return outputs, loss(outputs, labels)
 
     def _recomputed(self, *args: Any) -> tuple[Any, Any]:
         """Run one forward without its activations, which the backward pass computes again with the same dropout."""
