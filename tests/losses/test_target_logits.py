@@ -1,0 +1,115 @@
+"""Logits at targets alone against all logits: losses, gradients, and what the projection sees."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import DataCollatorForSeq2Seq, Gemma2Config, Gemma2ForCausalLM
+
+from dair_hf import PairCollator
+from dair_hf.data.batch_layout import LayoutCollator, TargetRule
+from dair_hf.losses.per_sample import causal_nll
+from dair_hf.losses.target_logits import output_projection
+from dair_hf.training.forward.pair_loss import PairLoss
+from dair_hf.training.sample_loss import base_model_of
+from tests.fixtures import tiny
+
+
+def gemma() -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma2Config(
+        vocab_size=tiny.VOCAB, num_key_value_heads=1, head_dim=8, initializer_range=0.5,
+        final_logit_softcapping=1.5, **sizes, **tiny.TOKENS,
+    )  # fmt: skip
+    return Gemma2ForCausalLM(config).double()
+
+
+def with_lora() -> nn.Module:
+    config = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], init_lora_weights=False)
+    torch.manual_seed(5)
+    return get_peft_model(tiny.model("llama"), config).double()
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"forward_mode": "separate"},
+    {"gradient_cache": 2},
+    {"regularizer": "kl"},
+    {"regularizer": "js", "forward_mode": "separate"},
+]
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "gpt2": lambda: tiny.model("gpt2"),
+    "llama": lambda: tiny.model("llama"),
+    "gemma2": gemma,
+    "lora": with_lora,
+}
+
+
+def batch_of() -> dict[str, Any]:
+    """Rows with and without partners, of several lengths, one of them without a target, with a layout."""
+    rows = tiny.pairs("gpt2", 7).to_list()
+    rows[2]["labels"] = [-100] * len(rows[2]["labels"])
+    collator = PairCollator(DataCollatorForSeq2Seq(tiny.tokenizer(), model=None))
+    made: dict[str, Any] = LayoutCollator(collator, TargetRule(shifts_labels=True, aligns=True))(rows)
+    return made
+
+
+def found(
+    folder: Path, kind: str, selects: bool, scale: float = 1.0, **settings: Any
+) -> tuple[torch.Tensor, torch.Tensor, list[Any], int]:
+    """The objective's losses and R, all gradients, and how many positions the projection got."""
+    model = MODELS[kind]()
+    projection = output_projection(base_model_of(model))
+    assert projection is not None
+    seen: list[int] = []
+    projection.register_forward_hook(lambda module, args, output: seen.append(output.shape[:-1].numel()))
+    loss = PairLoss(tiny.config(folder, **settings), causal_nll, projection=projection if selects else None)
+    outputs = loss(model, batch_of(), with_partners=True)
+    losses = outputs.losses_at_scale(torch.tensor(scale).double()) if scale != 1.0 else outputs.losses
+    (losses.square().sum() + outputs.terms.consistency.sum()).backward()
+    gradients = [copy.copy(weights.grad) for weights in model.parameters()]
+    return losses.detach(), outputs.terms.consistency.detach(), gradients, sum(seen)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_losses_and_gradients_are_those_of_all_logits(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+    *expected, of_all = found(tmp_path, kind, selects=False, **settings)
+    *values, of_targets = found(tmp_path, kind, selects=True, **settings)
+    torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-12)
+    assert values[1].any() and values[0].shape == (7, 2)
+    batch, times = batch_of(), 2 if "gradient_cache" in settings else 1
+    assert of_targets == times * int(batch["layout"].targets.sum())
+    assert of_all == times * int(batch["view_mask"].sum()) * batch["labels"].shape[-1] > 2 * of_targets
+
+
+def test_losses_at_another_scale_of_the_logits(tmp_path: Path) -> None:
+    *expected, _ = found(tmp_path, "llama", selects=False, scale=0.3)
+    *values, _ = found(tmp_path, "llama", selects=True, scale=0.3)
+    torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-12)
+    assert (values[0] != found(tmp_path, "llama", selects=True)[0]).any()
+
+
+def test_a_batch_without_a_target_has_gradients_of_zero(tmp_path: Path) -> None:
+    model, batch = tiny.model("llama"), batch_of()
+    batch["labels"].fill_(-100)
+    batch["layout"] = TargetRule(shifts_labels=True).layout(batch)
+    loss = PairLoss(tiny.config(tmp_path), causal_nll, projection=output_projection(model))
+    outputs = loss(model, batch, with_partners=True)
+    outputs.losses.sum().backward()
+    assert not outputs.losses.any()
+    assert all(weights.grad is not None and not weights.grad.any() for weights in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+def test_only_models_that_select_positions_have_such_a_projection(kind: str) -> None:
+    assert output_projection(tiny.model(kind)) is None
+    assert output_projection(nn.Linear(2, 2)) is None
