@@ -11,12 +11,12 @@ from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 # Lower a limit with every room that becomes smaller.
-FILES = 204
-LINES = 32_490
-TEST_LINES = 40_000
+FILES = 206
+LINES = 32_800
+TEST_LINES = 40_300
 RAISES_PER_1000 = 16  # in the package, of lines of code
 RAISES_PER_1000_OF_A_ROOM = 28
-PUBLIC_NAMES = 646
+PUBLIC_NAMES = 650
 NAMES_DEFINED_TWICE = 0
 MODULES_OF_THE_TRAINER = 41
 
