@@ -8,10 +8,13 @@ by itself. Losses and gradients are those of all logits, up to the order of sums
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch.nn.functional as functional
+from accelerate.utils import extract_model_from_parallel
+from accelerate.utils.other import is_compiled_module
 from torch import Tensor, nn
 
 from dair_hf.losses.per_sample import full_precision
@@ -26,6 +29,35 @@ def output_projection(base: Any) -> nn.Module | None:
     return projection
 
 
+def logits_at(model: Any, inputs: Mapping[str, Any], positions: Tensor, projection: nn.Module | None = None) -> Tensor:
+    """Return the logits of a model at positions in the flattened `[N, T]`, `[M, vocabulary]`.
+
+    Args:
+        model: Decoder-only model, which may be wrapped.
+        inputs: Inputs of N sequences.
+        positions: `[M]`.
+        projection: Output projection of the model; looked for if it is not given.
+    """
+    if projection is None:
+        projection = output_projection(extract_model_from_parallel(model))
+    if projection is not None and len(inputs["input_ids"]) == 1:
+        of_sequence: Tensor = model(**inputs, logits_to_keep=positions).logits[0]
+        return of_sequence
+    if projection is None or is_compiled_module(model):  # a compiled model ignores hooks
+        logits: Tensor = model(**inputs).logits.flatten(0, 1)
+        return logits.index_select(0, positions)
+
+    def select(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return args[0].flatten(0, 1).index_select(0, positions)[None], *args[1:]
+
+    hook = projection.register_forward_pre_hook(select)
+    try:
+        selected: Tensor = model(**inputs).logits[0]
+        return selected
+    finally:
+        hook.remove()
+
+
 class TargetLogits(NamedTuple):
     """The M targets of a batch of N rows, and the projection that computes their logits."""
 
@@ -35,15 +67,7 @@ class TargetLogits(NamedTuple):
 
     def run(self, model: nn.Module, **inputs: Any) -> Any:
         """Run a model; its `logits` are those at the positions, `[M, vocabulary]`."""
-
-        def select(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return args[0].flatten(0, 1).index_select(0, self.positions)[None], *args[1:]
-
-        hook = self.projection.register_forward_pre_hook(select)
-        try:
-            return SimpleNamespace(logits=model(**inputs).logits[0])
-        finally:
-            hook.remove()
+        return SimpleNamespace(logits=logits_at(model, inputs, self.positions, self.projection))
 
     def losses(self, outputs: Any, labels: Tensor) -> Tensor:
         """Return the losses of the rows, `[N]`, as `causal_nll` does."""

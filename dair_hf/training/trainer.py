@@ -472,7 +472,8 @@ class DAIRTrainer(PairEvaluationTrainer):
             from dair_hf.trees.attention import nodes_at_once
             from dair_hf.trees.batches import ForestCollator
 
-            inner.collate_fn = ForestCollator(inner.collate_fn, self.args.share_prefixes, nodes_at_once(self.model))
+            limit = nodes_at_once(self.model, self.args.device.type)
+            inner.collate_fn = ForestCollator(inner.collate_fn, self.args.share_prefixes, limit)
         return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:

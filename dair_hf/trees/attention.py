@@ -1,13 +1,19 @@
 """Attention masks of prefix trees, for the attention implementations and layer types of transformers.
 
-On a CPU, the kernel of torch with a mask computes all S x S scores, of which a tree of dialogue turns shows a small
-part. Nodes are laid out depth first, so that all that nodes `a, ..., b - 1` see before node a are the ancestors of node
-a. Such blocks of nodes run as attention of their own (`_TreeMask`).
+The kernels of torch with a mask compute all S x S scores, of which a tree of dialogue turns shows a small part.
+
+On a CPU: Nodes are laid out depth first, so that all that nodes `a, ..., b - 1` see before node a are the ancestors of
+node a. Such blocks of nodes run as attention of their own (`_TreeMask`).
+
+On a GPU: All trees run in one forward, since small kernels wait for the host, in sequences whose length makes dense
+attention cheapest; where trees are so large that FlexAttention costs less, it takes the place of the kernels of torch
+(`_SparseMask`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,27 +22,32 @@ from accelerate.utils import extract_model_from_parallel
 from accelerate.utils.other import is_compiled_module
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._pytree import tree_map_only
 from transformers import AttentionInterface
 from transformers.integrations.flex_attention import flex_attention_forward
+from transformers.utils import logging
 
 from dair_hf.errors import DataError
-from dair_hf.trees.forest import TokenTree
+from dair_hf.trees.forest import BLOCK, ONE_SEQUENCE, AttentionCosts, Layout, TokenTree
+
+logger = logging.get_logger(__name__)
 
 FLEX = "flex_attention"
 # Nodes of small trees that run in one forward with dense masks, whose size grows with their square.
 DENSE_NODES = 1024
-BLOCK = 128  # nodes of a block of FlexAttention
+# Speed of attention with dense masks and of FlexAttention, relative to that of matrix products, in training on a GPU.
+DENSE_SPEED, FLEX_SPEED = 0.2, 0.4
 GRAPHS = 32  # compiled forms of FlexAttention
 SMALLEST = 128  # nodes of a block on a CPU
 MOST = 8  # blocks of a tree; each holds a copy of the keys and values of its ancestors until the backward pass
 FULL, SLIDING = "full_attention", "sliding_attention"  # names of layer types in transformers
 
 
-def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
-    """Return the inputs of a decoder-only model for a tree: token ids and positions `[1, S]`, and its mask.
+def attention_inputs(tree: TokenTree, model: Any, layout: Layout = ONE_SEQUENCE) -> dict[str, Any]:
+    """Return the inputs of a decoder-only model for a tree: token ids and positions `[K, S / K]`, and its mask.
 
-    The mask is `[1, 1, S, S]`, bool for sdpa and additive for eager attention, a `BlockMask` for FlexAttention, and a
-    dictionary of masks by layer type for a model with full and sliding attention.
+    The mask is `[K, 1, S / K, S / K]`, bool for sdpa and additive for eager attention, a `BlockMask` for FlexAttention,
+    and a dictionary of masks by layer type for a model with full and sliding attention.
     """
     config = text_config(model)
     implementation = getattr(config, "_attn_implementation", "eager")
@@ -49,40 +60,55 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
         _allow_graphs()
         AttentionInterface.register(FLEX, _flex_attention)
     windows = _windows(config)
-    is_compiled = is_compiled_module(model) or is_compiled_module(getattr(model, "module", model))
+    is_compiled = _is_compiled(model)
     depth = len(tree.ends)  # an upper limit of the depth, without asking the device
 
     def mask(window: int | None) -> Any:
         window = None if window is None or window >= depth else window
         if implementation == FLEX:
             return _block_mask(tree, window, has_windows=set(windows.values()) != {None})
-        visible = tree_mask(tree, window)
+        if layout.is_sparse:
+            return _SparseMask.of(tree, window, _block_mask(tree, window, has_windows=set(windows.values()) != {None}))
+        visible = tree_mask(tree, window, layout.sequences)
         if implementation == "sdpa":
-            return visible if is_compiled else _with_blocks(visible, tree.ends)
+            return visible if is_compiled or layout.sequences > 1 else _with_blocks(visible, tree.ends)
         dtype = extract_model_from_parallel(model).get_input_embeddings().weight.dtype
         return torch.zeros((), dtype=dtype, device=visible.device).where(visible, torch.finfo(dtype).min)
 
     masks = {layer: mask(window) for layer, window in windows.items()}
     return {
-        "input_ids": tree.input_ids[None],
-        "position_ids": tree.position_ids[None],
+        "input_ids": tree.input_ids.view(layout.sequences, -1),
+        "position_ids": tree.position_ids.view(layout.sequences, -1),
         "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
         "use_cache": False,
     }
 
 
-def nodes_at_once(model: Any) -> int | None:
-    """Return the number of nodes up to which trees run in one forward; None, all, with FlexAttention."""
-    return None if getattr(text_config(model), "_attn_implementation", None) == FLEX else DENSE_NODES
+def nodes_at_once(model: Any, device: str = "cpu") -> int | AttentionCosts | None:
+    """Return the number of nodes up to which trees run in one forward, or the costs by which they are laid out."""
+    config = text_config(model)
+    implementation = getattr(config, "_attn_implementation", None)
+    if implementation == FLEX:
+        return AttentionCosts(None, 1.0)
+    base = extract_model_from_parallel(model)
+    if device != "cuda":
+        return DENSE_NODES
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    weights = base.num_parameters(exclude_embeddings=True) / config.num_hidden_layers
+    # A node takes 6 operations per weight of a layer, and 12 per node it attends to and element of all heads.
+    equal = weights / (2 * config.num_attention_heads * size)
+    skips = implementation == "sdpa" and not _is_compiled(model) and not getattr(config, "attention_dropout", 0)
+    return AttentionCosts(DENSE_SPEED * equal, FLEX_SPEED * equal if skips else None)
 
 
-def tree_mask(tree: TokenTree, window: int | None = None) -> Tensor:
-    """Return the mask of a tree, `[1, 1, S, S]` bool: True from a node to its ancestors and itself, in a window."""
-    number = torch.arange(len(tree.ends), device=tree.ends.device)
-    visible = (number <= number[:, None]) & (number[:, None] < tree.ends)
+def tree_mask(tree: TokenTree, window: int | None = None, sequences: int = 1) -> Tensor:
+    """Return the mask of a tree, `[K, 1, S / K, S / K]` bool: from a node to its ancestors and itself, in a window."""
+    number = torch.arange(len(tree.ends), device=tree.ends.device).view(sequences, 1, -1)
+    visible = (number <= number.mT) & (number.mT < tree.ends.view(sequences, 1, -1))
     if window is not None:
-        visible &= tree.position_ids > tree.position_ids[:, None] - window
-    return visible[None, None]
+        depth = tree.position_ids.view(sequences, 1, -1)
+        visible &= depth > depth.mT - window
+    return visible[:, None]
 
 
 def has_full_attention(config: Any) -> bool:
@@ -94,6 +120,10 @@ def text_config(model: Any) -> Any:
     """Return the configuration of the language model in a model that may be wrapped; None if there is none."""
     config: Any = getattr(extract_model_from_parallel(model), "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _is_compiled(model: Any) -> bool:
+    return bool(is_compiled_module(model) or is_compiled_module(getattr(model, "module", model)))
 
 
 def _windows(config: Any) -> dict[str, int | None]:
@@ -148,6 +178,62 @@ def _flex_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Run FlexAttention in one type: under autocast, rotary positions leave queries and keys in float32."""
     return flex_attention_forward(module, query.to(value.dtype), key.to(value.dtype), value, *args, **settings)
+
+
+class _SparseMask(Tensor):
+    """Mask of a tree of S nodes with which `torch.nn.functional.scaled_dot_product_attention` runs as FlexAttention.
+
+    It holds no `[1, 1, S, S]` elements. A function besides attention gets the dense mask, which it then computes.
+    """
+
+    blocks: Any
+    dense: Callable[[], Tensor]
+
+    @classmethod
+    def of(cls, tree: TokenTree, window: int | None, blocks: Any) -> _SparseMask:
+        """Return the mask of a tree."""
+        size = len(tree.ends)
+        made = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=tree.ends.device).expand(-1, -1, size, size)
+        made = made.as_subclass(cls)
+        made.blocks, made.dense = blocks, partial(tree_mask, tree, window)
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch on the mask."""
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            if function is scaled_dot_product_attention:
+                return _sparse_attention(*args, **kwargs)
+            if getattr(function, "__name__", None) == "__get__":  # shape, device, ...
+                return function(*args, **kwargs)
+            if function is Tensor.detach:  # by activation checkpointing
+                return args[0]
+            args, kwargs = tree_map_only(cls, lambda mask: mask.dense(), (args, kwargs))
+            return function(*args, **kwargs)
+
+
+def _sparse_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, dropout_p: float = 0.0, *args: Any, **settings: Any
+) -> Tensor:
+    if dropout_p or args or not query.shape[-2] == key.shape[-2] == attn_mask.shape[-1]:
+        return scaled_dot_product_attention(query, key, value, attn_mask.dense(), dropout_p, *args, **settings)
+    attended: Tensor = _compiled_flex_attention()(
+        query.to(value.dtype), key.to(value.dtype), value, block_mask=attn_mask.blocks, scale=settings.get("scale"),
+        enable_gqa=settings.get("enable_gqa", False),
+    )  # fmt: skip
+    return attended
+
+
+@cache
+def _compiled_flex_attention() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    _allow_graphs()
+    logger.warning("Attention of prefix trees is compiled in the first steps, which takes about a minute.")
+    return torch.compile(flex_attention)
 
 
 def _allow_graphs() -> None:

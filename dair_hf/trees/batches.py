@@ -25,7 +25,7 @@ IDS = "input_ids"
 class ForestCollator:
     """Adds the prefix trees to the batches of a collator."""
 
-    def __init__(self, collator: Callable[[Any], Any], column: str, nodes_at_once: int | None) -> None:
+    def __init__(self, collator: Callable[[Any], Any], column: str, nodes_at_once: Any) -> None:
         self.collator = collator
         self.column = column
         self.nodes_at_once = nodes_at_once

@@ -24,6 +24,20 @@ from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 FOREST = "forest"  # key of the `Forest` of a batch
+BLOCK = 128  # nodes of a block of FlexAttention, of which the lengths of sequences on a GPU are multiples
+SIZES = 16  # lengths of one sequence between a power of two and the next
+
+
+class AttentionCosts(NamedTuple):
+    """How many nodes a node can attend to on a GPU, at the cost of everything else in its layer; None: not at all.
+
+    Attributes:
+        dense: With dense masks, which compute all scores of a sequence.
+        sparse: With FlexAttention, which computes the scores of blocks in which a node sees another.
+    """
+
+    dense: float | None
+    sparse: float | None
 
 
 class TokenTree(NamedTuple):
@@ -38,6 +52,21 @@ class TokenTree(NamedTuple):
     input_ids: Tensor
     position_ids: Tensor
     ends: Tensor
+
+
+class Layout(NamedTuple):
+    """Form in which the nodes of a forward run.
+
+    Attributes:
+        sequences: Number of sequences of equal length, K; S / K nodes each, of which no two share a tree.
+        is_sparse: Whether attention skips blocks in which no node sees another.
+    """
+
+    sequences: int = 1
+    is_sparse: bool = False
+
+
+ONE_SEQUENCE = Layout()
 
 
 class _Targets(NamedTuple):
@@ -59,6 +88,7 @@ class Forest:
         tokens: Number of tokens of all views, each counted in every view.
         columns: Column of the labels `[B, V, T]` that holds each target, `[M]` over all trees, on the host.
         views: View of each target, likewise.
+        layout: How the nodes of an entry run.
     """
 
     shape: tuple[int, int]
@@ -67,6 +97,7 @@ class Forest:
     tokens: int
     columns: np.ndarray
     views: np.ndarray
+    layout: Layout
 
     @property
     def nodes(self) -> int:
@@ -175,14 +206,17 @@ def cut_where_least_is_shared(shared: np.ndarray, size: Callable[[int, int], int
     return parts[::-1]
 
 
-def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once: int | None = None) -> Forest:
+def build_forest(
+    batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once: int | AttentionCosts | None = None
+) -> Forest:
     """Build the prefix trees of the existing views of a batch, one tree per group.
 
     Args:
         batch: A batch of `PairCollator` with `input_ids`, `labels` and optionally `attention_mask`, `[B, V, T]` each.
         groups: Group of every row, `[B]`, such as its dialogue id; all views of a row are in its group.
         nodes_at_once: Trees run in one forward up to this number of nodes, since dense attention grows with its square;
-            a larger tree has its own forward. None: all in one.
+            a larger tree has its own forward. None: all in one. With the costs of attention on a GPU, all run in one
+            forward, in the layout that costs least; nodes without a target pad its sequences to a few lengths.
 
     Example:
         >>> batch = {"input_ids": torch.tensor([[[5, 6, 7]], [[5, 6, 8]]]), "view_mask": torch.ones(2, 1).bool()}
@@ -212,7 +246,7 @@ def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once:
         _Targets(*(torch.from_numpy(value[start:end]) for value in values))
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
     )
-    return Forest(exists.shape, paths.trees, targets, int(lengths.sum()), first[path] + at, views)
+    return Forest(exists.shape, paths.trees, targets, int(lengths.sum()), first[path] + at, views, paths.layout)
 
 
 class _TreePaths(NamedTuple):
@@ -221,9 +255,12 @@ class _TreePaths(NamedTuple):
     trees: tuple[TokenTree, ...]
     trees_of_rows: np.ndarray
     nodes: np.ndarray
+    layout: Layout
 
 
-def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_at_once: int | None) -> _TreePaths:
+def token_trees(
+    ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_at_once: int | AttentionCosts | None
+) -> _TreePaths:
     """Build the prefix trees of rows, one per group; arguments as in `prefix_table` and `build_forest`."""
     table = prefix_table(ids, lengths, groups)
     nodes, ends = _nodes(table)
@@ -235,17 +272,27 @@ def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_
     sizes = np.bincount(sorted_groups, weights=table.new_nodes).astype(np.int64)
     starts = np.cumsum(sizes) - sizes
     shift, tree_of_group = np.zeros_like(sizes), np.zeros_like(sizes)
-    trees = []
-    for number, part in enumerate(_sequences(sizes, nodes_at_once)):
-        chosen = np.concatenate([np.arange(starts[group], starts[group] + sizes[group]) for group in part])
-        tree_of_group[part] = number
-        shift[part] = np.cumsum(sizes[part]) - sizes[part] - starts[part]  # node of all trees -> node of this sequence
-        values = (new_ids[chosen], new_depths[chosen], new_ends[chosen] + np.repeat(shift[part], sizes[part]))
-        trees.append(TokenTree(*map(torch.from_numpy, values)))
+    trees, layout, length = [], ONE_SEQUENCE, 0
+    if isinstance(nodes_at_once, AttentionCosts):
+        sequences, length, is_sparse = _cheapest(sizes, new_ends, nodes_at_once)
+        forwards, layout = [sequences], Layout(len(sequences), is_sparse)
+    else:
+        forwards = [[part] for part in _sequences(sizes, nodes_at_once)]
+    for number, sequences in enumerate(forwards):
+        fields = []
+        for place, part in enumerate(sequences):
+            chosen = np.concatenate([np.arange(starts[group], starts[group] + sizes[group]) for group in part])
+            tree_of_group[part] = number
+            first = place * length + np.cumsum(sizes[part]) - sizes[part]
+            shift[part] = first - starts[part]  # node of all trees -> node of this forward
+            fields.append((new_ids[chosen], new_depths[chosen], new_ends[chosen] + np.repeat(shift[part], sizes[part])))
+            padding = np.arange(place * length + len(chosen), (place + 1) * length)  # trees of one node
+            fields.append((np.zeros_like(padding), np.zeros_like(padding), padding + 1))
+        trees.append(TokenTree(*(torch.from_numpy(np.concatenate(values)) for values in zip(*fields, strict=True))))
     paths, trees_of_rows = np.empty_like(nodes), np.empty(len(ids), dtype=np.int64)
     paths[table.order] = nodes + shift[sorted_groups][:, None]
     trees_of_rows[table.order] = tree_of_group[sorted_groups]
-    return _TreePaths(tuple(trees), trees_of_rows, paths)
+    return _TreePaths(tuple(trees), trees_of_rows, paths, layout)
 
 
 def _without_padding(
@@ -300,3 +347,33 @@ def _sequences(sizes: np.ndarray, limit: int | None) -> list[np.ndarray]:
         parts[place].append(tree)
         used[place] += int(sizes[tree])
     return [np.array(part) for part in parts]
+
+
+def _cheapest(sizes: np.ndarray, ends: np.ndarray, costs: AttentionCosts) -> tuple[list[np.ndarray], int, bool]:
+    """Return the sequences of trees that cost least, their length, and whether attention is sparse.
+
+    A node costs 1 and, per node that attention computes a score for, 1 / `costs`.
+
+    Args:
+        sizes: Nodes of every tree.
+        ends: Ends of the subtrees of all nodes, in one sequence.
+        costs: Costs of attention.
+    """
+    total = int(sizes.sum())
+    candidates = []
+    if costs.sparse is not None:
+        step = max(BLOCK, (1 << total.bit_length()) // (2 * SIZES))
+        length = -(-total // step) * step
+        # A node is seen up to the end of its subtree, by nodes of all blocks in between.
+        seen = -(-np.maximum.reduceat(ends, np.arange(0, total, BLOCK)) // BLOCK) - np.arange(-(-total // BLOCK))
+        cost = length + BLOCK**2 * seen.sum() / costs.sparse
+        candidates.append((cost, [np.arange(len(sizes))], length, True))
+    if costs.dense is not None:
+        for length in range(-(-int(sizes.max()) // BLOCK) * BLOCK, total + BLOCK, BLOCK):
+            if candidates and total * (1 + length / costs.dense) >= min(candidates, key=lambda one: one[0])[0]:
+                break
+            sequences = _sequences(sizes, length)
+            cost = len(sequences) * length * (1 + length / costs.dense)
+            candidates.append((cost, sequences, length, False))
+    _, sequences, length, is_sparse = min(candidates, key=lambda one: one[0])
+    return sequences, length, is_sparse

@@ -116,7 +116,8 @@ class PromptTrees:
 
 def node_limit(model: Any) -> int:
     """Return the number of nodes up to which prompts are read in one forward."""
-    return nodes_at_once(model) or FLEX_NODES
+    limit = nodes_at_once(model)
+    return limit if isinstance(limit, int) else FLEX_NODES
 
 
 def require_prefill(model: Any, config: GenerationConfig, arguments: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.model_state import evaluation_mode, single_precision
 from dair_hf.losses.per_sample import full_precision
+from dair_hf.losses.target_logits import logits_at
 from dair_hf.trees.attention import DENSE_NODES, attention_inputs, text_config
 from dair_hf.trees.forest import FOREST, Forest, TokenTree, token_trees
 
@@ -91,13 +92,14 @@ class TreeForward:
         """Return losses of views `[B * V]`, logits of targets `[M, vocabulary]`, and labels and views of targets."""
         token_losses, logits = [], []
         for tree, targets in zip(forest.trees, forest.targets, strict=True):
+            inputs = attention_inputs(tree, model, forest.layout)
             if self.chunked is not None:
-                _, hidden = self.chunked.hidden_states(model, attention_inputs(tree, model))
-                states = hidden[0].index_select(0, targets.nodes)
+                _, hidden = self.chunked.hidden_states(model, inputs)
+                states = hidden.flatten(0, 1).index_select(0, targets.nodes)
                 token_losses.append(self.chunked.token_losses(states, targets.labels))
                 empty = full_precision(hidden[..., :0]).sum()
             else:
-                logits.append(_logits_of_nodes(model, tree, targets.nodes))
+                logits.append(logits_at(model, inputs, targets.nodes))
                 token_losses.append(_nll(logits[-1], targets.labels))
                 empty = full_precision(logits[-1][:, :0]).sum()
         labels = torch.cat([targets.labels for targets in forest.targets])
@@ -105,18 +107,6 @@ class TreeForward:
         # The empty sum connects views without a target to the graph.
         losses = empty + _sum_by_view(torch.cat(token_losses), numbers, forest.shape[0] * forest.shape[1])
         return losses, torch.cat(logits) if logits else None, labels, numbers
-
-
-def _logits_of_nodes(model: Any, tree: TokenTree, nodes: Tensor) -> Tensor:
-    """Return the logits of some nodes of a tree, `[M, vocabulary]`; of them alone if the model can omit others."""
-    inputs = attention_inputs(tree, model)
-    base: Any = extract_model_from_parallel(model)
-    supports_selection = getattr(base, "_supports_logits_to_keep", None)  # as `generate` asks
-    if supports_selection is not None and supports_selection():
-        selected: Tensor = model(**inputs, logits_to_keep=nodes).logits[0]
-        return selected
-    logits: Tensor = model(**inputs).logits[0]
-    return logits.index_select(0, nodes)
 
 
 def _sum_by_view(token_losses: Tensor, numbers: Tensor, views: int) -> Tensor:
@@ -176,7 +166,7 @@ def require_exact_trees(model: Any, rows: np.ndarray) -> None:
     problem = ""
     with torch.no_grad(), evaluation_mode(base, device), single_precision(base, device):
         try:
-            logits = _logits_of_nodes(base, tree, nodes)
+            logits = logits_at(base, attention_inputs(tree, base), nodes)
         except (DataError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # a model that takes no mask of a tree raises anything

@@ -14,9 +14,12 @@ from torch.nn.attention import flex_attention
 from transformers import masking_utils
 from transformers.integrations import flex_attention as integration
 
+from dair_hf.trees import attention as trees
+from dair_hf.trees import forest
 from dair_hf.trees.attention import BLOCK, DENSE_NODES, _block_mask, attention_inputs, nodes_at_once, tree_mask
-from dair_hf.trees.forest import TokenTree, token_trees
-from tests.trees.test_exactness import build, in_float64, require_equal_rows  # noqa: F401
+from dair_hf.trees.forest import AttentionCosts, TokenTree, token_trees
+from tests.fixtures import tiny
+from tests.trees.test_exactness import batches, build, in_float64, require_equal, require_equal_rows  # noqa: F401
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns while it compiles
 
@@ -63,7 +66,7 @@ def test_attention_is_that_of_the_language_model() -> None:
     model: Any = torch.nn.Linear(1, 1)
     assert nodes_at_once(model) == DENSE_NODES
     model.config = SimpleNamespace(_attn_implementation="sdpa", get_text_config=lambda: text)
-    assert nodes_at_once(model) is None
+    assert nodes_at_once(model) == AttentionCosts(None, 1)
 
 
 @pytest.fixture
@@ -78,12 +81,68 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
     monkeypatch.setattr(integration, "compile_friendly_flex_attention", attention)
+    monkeypatch.setattr(trees, "_compiled_flex_attention", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(masking_utils, "create_block_mask", block_mask)  # of rows
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma3"])  # with a window, and with one in some layers
 def test_losses_and_gradients(name: str, tmp_path: Path, in_float64: None, uncompiled: None) -> None:  # noqa: F811
     require_equal_rows(build(name, "flex_attention"), tmp_path)
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2_window", "gemma3"])
+@pytest.mark.parametrize(
+    "costs", [AttentionCosts(20, None), AttentionCosts(1e6, None), AttentionCosts(None, 1)], ids=str
+)
+def test_layouts_of_a_gpu(
+    costs: AttentionCosts, name: str, checkpoints: bool, tmp_path: Path, in_float64: None, uncompiled: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(forest, "BLOCK", 8)
+    rows, with_forest = batches(dialogs=5, nodes_at_once=costs)
+    made = with_forest["forest"]
+    assert len(made.trees) == 1
+    assert len(made.trees[0].ends) % (8 * made.layout.sequences) == 0
+    assert made.layout == ((1, costs.dense is None) if costs.dense != 20 else (made.layout.sequences, False))
+    assert (made.layout.sequences > 1) == (costs.dense == 20)
+    without_dropout = {"attention_dropout": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    model = build(name, **without_dropout)
+    trained = build(name, **without_dropout).train() if checkpoints else model
+    if checkpoints:
+        getattr(trained, f"{tiny.CHECKPOINTING}_enable")({"use_reentrant": False})
+    require_equal(model, tmp_path, rows, with_forest, trees=trained, regularizer="kl")
+
+
+def test_the_cheapest_layout() -> None:
+    sizes = np.array([300, 280, 200, 120, 100])
+    ends = np.cumsum(sizes).repeat(sizes)
+    for costs, expected in (
+        (AttentionCosts(100, None), (3, 384, False)),  # 300, 280 + 100, 200 + 120
+        (AttentionCosts(1000, None), (2, 512, False)),
+        (AttentionCosts(100, 100), (3, 384, False)),
+        (AttentionCosts(1000, 5000), (1, 1024, True)),
+    ):
+        sequences, length, is_sparse = forest._cheapest(sizes, ends, costs)
+        assert (len(sequences), length, is_sparse) == expected, costs
+        assert sorted(np.concatenate(sequences)) == [0, 1, 2, 3, 4]
+        assert max(sizes[part].sum() for part in sequences) <= length
+
+
+def test_a_sparse_mask_is_the_dense_one_for_all_but_attention(uncompiled: None) -> None:
+    tree = dialogues(4, 70)
+    blocks = _block_mask(tree, None, has_windows=False)
+    mask = trees._SparseMask.of(tree, None, blocks)
+    dense = tree_mask(tree)
+    assert (mask.shape, mask.dtype, type(mask.detach())) == (dense.shape, torch.bool, trees._SparseMask)
+    for changed, expected in ((mask.clone(), dense), (mask[..., :9], dense[..., :9]), (mask | False, dense)):
+        assert type(changed) is torch.Tensor
+        assert torch.equal(changed, expected)
+    states = torch.randn(1, 2, len(tree.ends), 16, dtype=torch.float64)
+    expected = torch.nn.functional.scaled_dot_product_attention(states, states, states, dense, scale=0.3)
+    found = torch.nn.functional.scaled_dot_product_attention(states, states, states, mask, scale=0.3)
+    torch.testing.assert_close(found, expected)
+    torch.nn.functional.scaled_dot_product_attention(states, states, states, mask, 0.1)  # dropout needs the dense mask
 
 
 def test_graphs_are_compiled_for_all_lengths_and_layers(monkeypatch: pytest.MonkeyPatch) -> None:
