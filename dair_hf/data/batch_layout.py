@@ -44,6 +44,8 @@ class BatchLayout:
     None for other losses."""
     label_range: np.ndarray | None = None
     """Smallest and largest label of every view, `[2, B, V]` int64, 0 without a target; None if not integers."""
+    ends_in_padding: bool = False
+    """Whether padding only follows the tokens of a view, so that causal attention never reaches it."""
 
     @property
     def partners(self) -> np.ndarray:
@@ -62,7 +64,7 @@ class BatchLayout:
         """Return the layout of the original views alone."""
         label_range = None if self.label_range is None else self.label_range[:, :, :1]
         predicted = None if self.predicted is None else self.predicted[:, self.predicted[1] == 0]
-        return BatchLayout(self.exists[:, :1], self.targets[:, :1], None, predicted, label_range)
+        return BatchLayout(self.exists[:, :1], self.targets[:, :1], None, predicted, label_range, self.ends_in_padding)
 
     def first(self, rows: int) -> BatchLayout:
         """Return the layout in which only the first `rows` rows exist."""
@@ -126,10 +128,13 @@ class TargetRule:
         if labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
         of_logits = labels[..., int(self.shifts_labels) :].cpu().numpy()  # label that each position predicts
+        tokens = batch.get("attention_mask")
+        tokens = labels.new_ones(1, 1, 1) if tokens is None or tokens.shape != labels.shape else tokens.long()
         return replace(
             layout,
             aligned=_align_pairs(of_logits, layout.partners) if self.aligns else None,
             predicted=np.stack(np.nonzero(of_logits != IGNORE_INDEX)) if self.shifts_labels else None,
+            ends_in_padding=bool((tokens.diff() <= 0).all()),
         )
 
     def _label_ranges(self, labels: Tensor | None, mask: Tensor) -> list[Tensor]:

@@ -23,6 +23,7 @@ from dair_hf.evaluation.generation import AnswerGenerator, Features
 from dair_hf.evaluation.generation_settings import decoder_positions, effective_config
 from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets
 from dair_hf.evaluation.views import PairViews
+from dair_hf.losses.model_state import without_cudnn_attention
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 logger = logging.get_logger(__name__)
@@ -118,6 +119,7 @@ class PairPredictor:
     reduce: Callable[[Any, Tensor | None], Any] | None
     model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]]
 
+    @without_cudnn_attention()
     def predict(self, views: PairViews, gen_kwargs: dict[str, Any], *, equal_labels: bool = False) -> list[Any]:
         """Return the prediction for every view, in their order. Originals that are equal are run once."""
         items, position = views.distinct()

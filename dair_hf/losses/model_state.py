@@ -71,3 +71,14 @@ def single_precision(model: Any, device: torch.device) -> Iterator[None]:
             hook.remove()
         for weight, values in halves.items():
             weight.data = values
+
+
+@contextlib.contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """Leave out the attention of cuDNN, which plans every new size for a tenth of a second, longer than a step."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

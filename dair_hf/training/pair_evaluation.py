@@ -22,6 +22,7 @@ from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.data.held_rows import held_rows, is_transformed
 from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError
+from dair_hf.losses.model_state import without_cudnn_attention
 from dair_hf.losses.objective import Counts
 from dair_hf.losses.per_sample import full_precision
 from dair_hf.training.finiteness import FinitenessCheck
@@ -108,6 +109,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         order = eval_order(eval_dataset, self.args.share_prefixes) if self._sorts_by_length else None
         return torch.utils.data.SequentialSampler(eval_dataset) if order is None else order
 
+    @without_cudnn_attention()
     def prediction_step(
         self,
         model: nn.Module,

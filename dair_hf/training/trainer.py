@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
@@ -53,6 +54,7 @@ from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError
 from dair_hf.io.processes import gather_results
+from dair_hf.losses.model_state import without_cudnn_attention
 from dair_hf.losses.objective import Counts
 from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
 from dair_hf.losses.target_logits import output_projection
@@ -472,7 +474,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             from dair_hf.trees.attention import nodes_at_once
             from dair_hf.trees.batches import ForestCollator
 
-            limit = nodes_at_once(self.model, self.args.device.type)
+            limit = nodes_at_once(self.model, self.args.device.type, self.args.torch_compile)
             inner.collate_fn = ForestCollator(inner.collate_fn, self.args.share_prefixes, limit)
         return loader
 
@@ -609,7 +611,9 @@ class DAIRTrainer(PairEvaluationTrainer):
             with self.compute_loss_context_manager():
                 bare: Any = getattr(self.model, "_orig_mod", self.model)
                 compare_with_own_loss(bare, self._prepare_inputs(inputs), self.pair_loss, name)
-        return super().training_step(model, inputs, num_items_in_batch)
+        # Trees come in few sizes.
+        with without_cudnn_attention() if self.args.share_prefixes is None else contextlib.nullcontext():
+            return super().training_step(model, inputs, num_items_in_batch)
 
     def compute_loss(
         self,

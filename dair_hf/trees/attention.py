@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as functional
 from accelerate.utils import extract_model_from_parallel
-from accelerate.utils.other import is_compiled_module
+from accelerate.utils.other import has_compiled_regions, is_compiled_module
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._pytree import tree_map_only
@@ -35,9 +35,10 @@ logger = logging.get_logger(__name__)
 FLEX = "flex_attention"
 # Nodes of small trees that run in one forward with dense masks, whose size grows with their square.
 DENSE_NODES = 1024
-# Speed of attention with dense masks and of FlexAttention, relative to that of matrix products, in training on a GPU.
-DENSE_SPEED, FLEX_SPEED = 0.2, 0.4
-GRAPHS = 32  # compiled forms of FlexAttention
+# Operations a second of attention with dense masks and of FlexAttention, relative to those of matrix products, in
+# training in bfloat16 on a GPU (benchmarks/gpu.py, part "attention").
+DENSE_SPEED, FLEX_SPEED = 0.3, 0.2
+GRAPHS = 64  # compiled forms of FlexAttention
 SMALLEST = 128  # nodes of a block on a CPU
 MOST = 8  # blocks of a tree; each holds a copy of the keys and values of its ancestors until the backward pass
 FULL, SLIDING = "full_attention", "sliding_attention"  # names of layer types in transformers
@@ -84,7 +85,7 @@ def attention_inputs(tree: TokenTree, model: Any, layout: Layout = ONE_SEQUENCE)
     }
 
 
-def nodes_at_once(model: Any, device: str = "cpu") -> int | AttentionCosts | None:
+def nodes_at_once(model: Any, device: str = "cpu", is_compiled: bool = False) -> int | AttentionCosts:
     """Return the number of nodes up to which trees run in one forward, or the costs by which they are laid out."""
     config = text_config(model)
     implementation = getattr(config, "_attn_implementation", None)
@@ -97,7 +98,7 @@ def nodes_at_once(model: Any, device: str = "cpu") -> int | AttentionCosts | Non
     weights = base.num_parameters(exclude_embeddings=True) / config.num_hidden_layers
     # A node takes 6 operations per weight of a layer, and 12 per node it attends to and element of all heads.
     equal = weights / (2 * config.num_attention_heads * size)
-    skips = implementation == "sdpa" and not _is_compiled(model) and not getattr(config, "attention_dropout", 0)
+    skips = implementation == "sdpa" and not is_compiled and not getattr(config, "attention_dropout", 0)
     return AttentionCosts(DENSE_SPEED * equal, FLEX_SPEED * equal if skips else None)
 
 
@@ -123,7 +124,8 @@ def text_config(model: Any) -> Any:
 
 
 def _is_compiled(model: Any) -> bool:
-    return bool(is_compiled_module(model) or is_compiled_module(getattr(model, "module", model)))
+    modules = (model, getattr(model, "module", model))
+    return any(is_compiled_module(module) or has_compiled_regions(module) for module in modules)
 
 
 def _windows(config: Any) -> dict[str, int | None]:

@@ -24,8 +24,10 @@ from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 FOREST = "forest"  # key of the `Forest` of a batch
-BLOCK = 128  # nodes of a block of FlexAttention, of which the lengths of sequences on a GPU are multiples
-SIZES = 16  # lengths of one sequence between a power of two and the next
+BLOCK = 128  # nodes of a block of FlexAttention
+# On a GPU, kernels are planned or compiled for every size, so that there are few: numbers of sequences, or blocks of a
+# single one, between a power of two and the next.
+SIZES = 16
 
 
 class AttentionCosts(NamedTuple):
@@ -281,7 +283,8 @@ def token_trees(
     for number, sequences in enumerate(forwards):
         fields = []
         for place, part in enumerate(sequences):
-            chosen = np.concatenate([np.arange(starts[group], starts[group] + sizes[group]) for group in part])
+            chosen = np.concatenate([[], *(np.arange(starts[group], starts[group] + sizes[group]) for group in part)])
+            chosen = chosen.astype(np.int64)
             tree_of_group[part] = number
             first = place * length + np.cumsum(sizes[part]) - sizes[part]
             shift[part] = first - starts[part]  # node of all trees -> node of this forward
@@ -362,18 +365,23 @@ def _cheapest(sizes: np.ndarray, ends: np.ndarray, costs: AttentionCosts) -> tup
     total = int(sizes.sum())
     candidates = []
     if costs.sparse is not None:
-        step = max(BLOCK, (1 << total.bit_length()) // (2 * SIZES))
-        length = -(-total // step) * step
+        length = _few(-(-total // BLOCK)) * BLOCK
         # A node is seen up to the end of its subtree, by nodes of all blocks in between.
         seen = -(-np.maximum.reduceat(ends, np.arange(0, total, BLOCK)) // BLOCK) - np.arange(-(-total // BLOCK))
-        cost = length + BLOCK**2 * seen.sum() / costs.sparse
-        candidates.append((cost, [np.arange(len(sizes))], length, True))
+        candidates.append((length + BLOCK**2 * seen.sum() / costs.sparse, [np.arange(len(sizes))], length, True))
     if costs.dense is not None:
-        for length in range(-(-int(sizes.max()) // BLOCK) * BLOCK, total + BLOCK, BLOCK):
-            if candidates and total * (1 + length / costs.dense) >= min(candidates, key=lambda one: one[0])[0]:
-                break
-            sequences = _sequences(sizes, length)
-            cost = len(sequences) * length * (1 + length / costs.dense)
-            candidates.append((cost, sequences, length, False))
-    _, sequences, length, is_sparse = min(candidates, key=lambda one: one[0])
+        length = BLOCK
+        while not candidates or length < total:
+            if length >= sizes.max():
+                sequences = _sequences(sizes, length)
+                sequences += [np.zeros(0, dtype=np.int64)] * (_few(len(sequences)) - len(sequences))
+                candidates.append((len(sequences) * length * (1 + length / costs.dense), sequences, length, False))
+            length = length * 3 // 2 if length & (length - 1) == 0 and length > BLOCK else 1 << length.bit_length()
+    _, sequences, length, is_sparse = min(candidates, key=lambda candidate: candidate[0])
     return sequences, length, is_sparse
+
+
+def _few(count: int) -> int:
+    """Round a number up to one of 16 between a power of two and the next."""
+    step = max((1 << count.bit_length()) // (2 * SIZES), 1)
+    return -(-count // step) * step

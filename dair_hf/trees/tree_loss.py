@@ -129,7 +129,9 @@ def _require_exact_training(model: Any, batch: Mapping[str, Any], longest_row: i
     ids, mask = batch["input_ids"][exists], batch.get("attention_mask")
     mask = torch.ones_like(ids) if mask is None else mask[exists]
     depth = max(longest_row, int(mask.sum(1).amax()) if len(mask) else 0)
-    nodes = max([DENSE_NODES, *(len(tree.ends) for tree in batch[FOREST].trees)])
+    forest = batch[FOREST]
+    sizes = () if forest.layout.is_sparse else (len(tree.ends) // forest.layout.sequences for tree in forest.trees)
+    nodes = max([DENSE_NODES, *sizes])
     require_exact_trees(model, probe_rows(model, ids[mask.bool()].cpu().numpy(), depth, nodes))
 
 

@@ -17,6 +17,7 @@ from dair_hf import PairCollator
 from dair_hf.data.batch_layout import LayoutCollator, TargetRule
 from dair_hf.losses.per_sample import causal_nll
 from dair_hf.losses.target_logits import output_projection
+from dair_hf.training.forward import pair_loss
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.sample_loss import base_model_of
 from tests.fixtures import tiny
@@ -53,11 +54,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def batch_of() -> dict[str, Any]:
+def batch_of(padding_side: str = "right") -> dict[str, Any]:
     """Rows with and without partners, of several lengths, one of them without a target, with a layout."""
     rows = tiny.pairs("gpt2", 7).to_list()
     rows[2]["labels"] = [-100] * len(rows[2]["labels"])
-    collator = PairCollator(DataCollatorForSeq2Seq(tiny.tokenizer(), model=None))
+    tokenizer = tiny.tokenizer()
+    tokenizer.padding_side = padding_side
+    collator = PairCollator(DataCollatorForSeq2Seq(tokenizer, model=None))
     made: dict[str, Any] = LayoutCollator(collator, TargetRule(shifts_labels=True, aligns=True))(rows)
     return made
 
@@ -107,6 +110,23 @@ def test_a_batch_without_a_target_has_gradients_of_zero(tmp_path: Path) -> None:
     outputs.losses.sum().backward()
     assert not outputs.losses.any()
     assert all(weights.grad is not None and not weights.grad.any() for weights in model.parameters())
+
+
+@pytest.mark.parametrize("padding_side", ["right", "left"])
+def test_padding_at_the_end_needs_no_mask(tmp_path: Path, padding_side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, masks = [], []
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr(pair_loss, "FASTER_WITHOUT_MASK", devices)
+        model = tiny.model("llama")
+        model.register_forward_pre_hook(
+            lambda module, args, inputs: masks.append("attention_mask" in inputs), with_kwargs=True
+        )
+        loss = PairLoss(tiny.config(tmp_path), causal_nll, projection=output_projection(model))
+        losses = loss(model, batch_of(padding_side), with_partners=True).losses
+        losses.square().sum().backward()
+        results.append([losses.detach(), *(weights.grad for weights in model.parameters())])
+    assert masks == [True, padding_side == "left"]
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])

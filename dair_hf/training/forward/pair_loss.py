@@ -33,6 +33,8 @@ from dair_hf.losses.per_sample import SampleLoss, causal_nll, cross_entropy, ful
 from dair_hf.losses.target_logits import TargetLogits
 from dair_hf.training.forward.plan import plan_forwards
 
+TEXT_INPUTS = {"input_ids", "attention_mask"}
+FASTER_WITHOUT_MASK = ("cuda",)  # devices whose kernels of causal attention skip what no token sees
 NUMBERED_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # whose labels are numbers of classes or tokens
 
 
@@ -234,6 +236,8 @@ class PairLoss:
             if logits_of is not None:
                 targets = self._targets(layout, forward.views, logits_of, device)
                 run, loss = partial(targets.run, model), targets.losses
+                if layout.ends_in_padding and device.type in FASTER_WITHOUT_MASK and set(inputs) == TEXT_INPUTS:
+                    del inputs["attention_mask"]
             with fork_rng(device) if forward.replays_rng else contextlib.nullcontext():
                 if self.chunked is not None and labels is not None:
                     outputs, row_losses = self.chunked(model, inputs, labels)
