@@ -76,12 +76,13 @@ def evaluate_model(
         rows = with_row_ids(read_pairs(path))
         rows = rows.select(range(min(settings.limit or len(rows), len(rows))))
         clock.lap("reading")
-        model = report = max_tokens = None
+        model = report = None
         if answers:
             evaluator, views = _evaluator_for(name, None, rows, settings), TextViews(rows)
             units, _ = evaluator.units_and_masks(views, None)
             found = evaluator.evaluate_views(views, list(map(str, views.read_answers(name))), views.references, units)
-            answered_by: dict[str, Any] = {"answers": {"path": name, "fingerprint": _fingerprint(*answers, rows)}}
+            used: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
+            answered_by: dict[str, Any] = {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}
         else:
             model, tokenizer = load_trained(name)
             evaluator = _evaluator_for(name, model, rows, settings)
@@ -104,21 +105,17 @@ def evaluate_model(
                 clock.lap("report")
             answered_by = {"model": _described(name, model, str(trainer.args.device))}
             # The default depends on the model; token ids are not cut.
-            max_tokens = settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length
+            used = {"max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length}
+        rule = str(evaluator.preset)
         record = {
             **answered_by,
             "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
-            "settings": {
-                **settings._asdict(),
-                "max_tokens": max_tokens,
-                "match": evaluator.preset,
-                "rule": _rule(str(evaluator.preset)),
-            },
+            "settings": {**settings._asdict(), **used, "match": rule, "rule": _rule(rule)},
             "metrics": {key: _finite(value) for key, value in found.metrics.items()},
             **provenance(),
         }
         if is_first:
-            _write_predictions(found, model, str(evaluator.preset), written)
+            _write_predictions(found, model, rule, written)
             if report is not None:
                 report.settings = {"model": name, "steps": report.settings["steps"]}
                 write_report(report, written)

@@ -31,18 +31,16 @@ class TextViews(PairViews):
     """
 
     def __init__(self, pairs: datasets.Dataset) -> None:
-        self.dataset, columns = pairs, pairs.column_names
+        self.dataset, columns = pairs.with_format(None), pairs.column_names
         generates = not {*CLASSES.needed} <= {*columns} or any({*form.needed} <= {*columns} for form in GENERATED)
         form = form_of(columns, generates, "another program")
         views = range(1 + max(partner_numbers(columns), default=0))
-        rows = [[_prompt_of(row, form, view, number) for view in views] for number, row in enumerate(pairs)]
+        rows = [[_prompt_of(row, form, view, number) for view in views] for number, row in enumerate(self.dataset)]
         PairIndex.__init__(self, np.array([[view is not None for view in row[1:]] for row in rows], dtype=bool))
         self.require_unique_rows()
-        of_views, ids = self.flatten(*zip(*rows, strict=True)), self.row_ids
-        names = [
-            {"row_id": ids[row], "view": view} for row, view in zip(self.rows, self.variants.tolist(), strict=True)
-        ]
-        self.prompts = [name | prompt for name, (prompt, _) in zip(names, of_views, strict=True)]
+        of_views, ids = self.flatten(*zip(*rows, strict=True)), self.flatten(*[self.row_ids] * len(views))
+        named = zip(ids, self.variants.tolist(), of_views, strict=True)
+        self.prompts = [{"row_id": row_id, "view": view} | prompt for row_id, view, (prompt, _) in named]
         self.references = [answer for _, answer in of_views]
 
 
@@ -52,7 +50,8 @@ def _prompt_of(row: Mapping[str, Any], form: TextForm, view: int, number: int) -
     content = view_of(row, form, view, where)
     if content is None:
         return None
-    prompt, answer = content[form.inputs[0]], str(content.get(str(form.target)))
+    prompt: Any = content[form.inputs[0]]
+    answer: Any = str(content.get(str(form.target)))
     if isinstance(prompt, list):
         messages, _ = messages_to_learn(content, form, where, prefix)
         last = max(place for place, message in enumerate(messages) if message["role"] == ASSISTANT)

@@ -277,7 +277,7 @@ class PairViews(PairIndex):
         """
         self.require_unique_rows()
         ids, answers = self.row_ids, dict[tuple[str, int | None], Any]()
-        names = [(str(ids[row]), view) for row, view in zip(self.rows, self.variants.tolist(), strict=True)]
+        names = [(str(ids[int(row)]), view) for row, view in zip(self.rows, self.variants.tolist(), strict=True)]
         known = set(names)
         for line in load_records(path):
             view, answer = line.get("view", line.get("variant")), line.get("answer", line.get("prediction"))

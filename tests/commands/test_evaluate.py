@@ -292,6 +292,8 @@ def test_answers_made_elsewhere_are_evaluated_as_those_of_the_model(
         assert predictions(tmp_path / file.stem) == predictions(tmp_path / "model")
         found = json.loads((tmp_path / file.stem / "evaluation.json").read_text())
         assert (found["metrics"], found["pairs"]) == (record["metrics"], record["pairs"])
+        unused = ("batch_size", "max_tokens", "max_new_tokens", "device")
+        assert [found["settings"][name] for name in ("match", *unused)] == ["exact"] + [None] * 4
         assert found["answers"] == {"path": str(file), "fingerprint": f"sha256:{sha256_of(file)}"}
 
 

@@ -34,7 +34,7 @@ def test_a_chat_is_answered_up_to_its_last_answer() -> None:
     assert [line["prompt"] for line in split.prompts] == [ASK, ASK * 2]
     assert (views.references, split.references) == (["5"] * 4, ["5"] * 2)
     row = {"row_id": 7, "text": "a", "text_pair": "b", "label": 1, "augmented_text": "c"}
-    texts = TextViews(Dataset.from_list([row]))
+    texts = TextViews(Dataset.from_list([row]).with_format("torch"))
     assert texts.prompts[1] == {"row_id": 7, "view": 1, "prompt": "c", "text_pair": "b"}
     assert texts.references == ["1", "1"]
 
