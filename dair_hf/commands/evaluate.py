@@ -14,11 +14,7 @@ import typer
 def evaluate_file(
     model: Annotated[
         str,
-        typer.Argument(
-            help="Model id on the Hub, or local folder; or answers to `dair-hf prompts`: a .jsonl file with row_id, "
-            "view and answer in each line.",
-            show_default=False,
-        ),
+        typer.Argument(help="Model id on the Hub, local folder, or .jsonl of answers to prompts.", show_default=False),
     ],
     pairs: Annotated[
         Path,
