@@ -1,4 +1,4 @@
-"""`dair-hf evaluate`: a model on the pairs of a file."""
+"""`dair-hf evaluate`: a model, or answers of another program, on the pairs of a file; and the prompts for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import typer
 
 
 def evaluate_file(
-    model: Annotated[str, typer.Argument(help="Model id on the Hub, or local folder.", show_default=False)],
+    model: Annotated[
+        str,
+        typer.Argument(help="Model id on the Hub, local folder, or .jsonl of answers to prompts.", show_default=False),
+    ],
     pairs: Annotated[
         Path,
         typer.Argument(
@@ -93,3 +96,19 @@ def evaluate_file(
     typer.echo(f"{model} on {pairs}: {count} pairs of {metrics['rows']} rows; right: {rule}")
     typer.echo("\n".join(align(table_of(metrics))))
     typer.echo(f"took {record['seconds']['total']:.1f} s; wrote {', '.join(record['files'])} to {output}")
+
+
+def print_prompts(
+    pairs: Annotated[Path, typer.Argument(help="Paired rows, as for `dair-hf evaluate`.", show_default=False)],
+) -> None:
+    """Print the prompt of each view of all pairs, for another program to answer: JSON of row_id, view and prompt.
+
+    View 0 is the original, view 1 its partner. `dair-hf evaluate ANSWERS PAIRS` reads the answers.
+    """
+    from dair_hf.io.records import require_pairs_file
+
+    require_pairs_file(pairs)
+    from dair_hf.data.texts.files import read_pairs, with_row_ids  # slow
+    from dair_hf.evaluation.text_views import TextViews
+
+    typer.echo("\n".join(map(json.dumps, TextViews(with_row_ids(read_pairs(pairs))).prompts)))

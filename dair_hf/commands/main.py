@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 for name, function, short_help in (
     ("evaluate", evaluate.evaluate_file, "Evaluate a model on pairs: accuracy, CM, flips; where views disagree."),
+    ("prompts", evaluate.print_prompts, "Print the prompts of pairs, for another program to answer."),
     ("audit", audit.audit_file, "Report what is wrong with a file of pairs."),
     ("train", train.train, "Run a recipe; --list shows all."),
 ):

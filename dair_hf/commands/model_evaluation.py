@@ -1,4 +1,4 @@
-"""Evaluation of a model on the pairs of a file: answers to all views, the metrics, and the record of both."""
+"""Evaluation on the pairs of a file: answers of a model, or of another program, to all views, and their metrics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from transformers.utils import logging as transformers_logging
 
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
-from dair_hf.data.texts.files import read_pairs, with_row_ids
+from dair_hf.data.texts.files import JSON_LINES, read_pairs, with_row_ids
 from dair_hf.data.texts.forms import GENERATED, INPUT_IDS
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys, same_classes
 from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import has_few_pairs, is_cm
+from dair_hf.evaluation.text_views import TextViews
 from dair_hf.experiments.run_records import provenance
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import atomic_folder, write_json
@@ -61,53 +62,60 @@ def evaluate_model(
     overwrite: bool,
     started: float,
 ) -> dict[str, Any]:
-    """Evaluate a model on the pairs of a file; write record, predictions and, unless groups are None, the report."""
+    """Evaluate a model, or answers in a .jsonl, on pairs; write record, predictions, and a report for any groups."""
     clock = _Clock(started)
     clock.lap("imports")
-    use_cpu = _choose_device(settings.device)
+    use_cpu, answers = _choose_device(settings.device), [Path(name)] if name.endswith(JSON_LINES) else []
     if report_groups is not None:
         require_report_libraries()
+        if answers:
+            raise DataError(f"--report: expected a model, whose losses it shows, got the answers {name}")
     is_first = int(os.environ.get("RANK", "0")) == 0
-    output = atomic_folder(folder, [path], overwrite) if is_first else contextlib.nullcontext(folder)
+    output = atomic_folder(folder, [path, *answers], overwrite) if is_first else contextlib.nullcontext(folder)
     with _progress_bars(show_progress), output as written, tempfile.TemporaryDirectory() as scratch:
         rows = with_row_ids(read_pairs(path))
         rows = rows.select(range(min(settings.limit or len(rows), len(rows))))
         clock.lap("reading")
-        model, tokenizer = load_trained(name)
-        evaluator = _evaluator_for(name, model, rows, settings)
-        evaluator.cluster_column(rows.column_names)  # refuses a column that is missing
-        if missing := set(report_groups or ()).difference(rows.column_names):
-            raise DataError(f"--group: expected columns of {path}, {rows.column_names}, got {sorted(missing)}")
-        clock.lap("loading")
-        trainer = pair_trainer(name, model, tokenizer, scratch, settings, show_progress, use_cpu)
-        pairs = tokenized(rows, trainer, path)
-        if trainer.generates:
-            _warn_of_lost_targets(pairs, tokenizer, evaluator.references, str(evaluator.preset))
+        model = report = None
+        if answers:
+            evaluator, views = _evaluator_for(name, None, rows, settings), TextViews(rows)
+            units, _ = evaluator.units_and_masks(views, None)
+            found = evaluator.evaluate_views(views, list(map(str, views.read_answers(name))), views.references, units)
+            used: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
+            answered_by: dict[str, Any] = {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}
         else:
-            _require_known_classes(pairs, model, path)
-        clock.lap("tokenizing")
-        found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
-        clock.lap("answering")
-        report = None
-        if report_groups is not None:
-            options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
-            report = build_report(trainer, pairs, found, options)
-            clock.lap("report")
+            model, tokenizer = load_trained(name)
+            evaluator = _evaluator_for(name, model, rows, settings)
+            evaluator.cluster_column(rows.column_names)  # refuses a column that is missing
+            if missing := set(report_groups or ()).difference(rows.column_names):
+                raise DataError(f"--group: expected columns of {path}, {rows.column_names}, got {sorted(missing)}")
+            clock.lap("loading")
+            trainer = pair_trainer(name, model, tokenizer, scratch, settings, show_progress, use_cpu)
+            pairs = tokenized(rows, trainer, path)
+            if trainer.generates:
+                _warn_of_lost_targets(pairs, tokenizer, evaluator.references, str(evaluator.preset))
+            else:
+                _require_known_classes(pairs, model, path)
+            clock.lap("tokenizing")
+            found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
+            clock.lap("answering")
+            if report_groups is not None:
+                options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
+                report = build_report(trainer, pairs, found, options)
+                clock.lap("report")
+            answered_by = {"model": _described(name, model, str(trainer.args.device))}
+            # The default depends on the model; token ids are not cut.
+            used = {"max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length}
+        rule = str(evaluator.preset)
         record = {
-            "model": _described(name, model, str(trainer.args.device)),
+            **answered_by,
             "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
-            "settings": {
-                **settings._asdict(),
-                # The default depends on the model; token ids are not cut.
-                "max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length,
-                "match": evaluator.preset,
-                "rule": _rule(str(evaluator.preset)),
-            },
+            "settings": {**settings._asdict(), **used, "match": rule, "rule": _rule(rule)},
             "metrics": {key: _finite(value) for key, value in found.metrics.items()},
             **provenance(),
         }
         if is_first:
-            _write_predictions(found, model, trainer.generates, written)
+            _write_predictions(found, model, rule, written)
             if report is not None:
                 report.settings = {"model": name, "steps": report.settings["steps"]}
                 write_report(report, written)
@@ -117,9 +125,9 @@ def evaluate_model(
     return record
 
 
-def _write_predictions(found: PairEvaluation, model: Any, generates: bool, folder: Path) -> None:
+def _write_predictions(found: PairEvaluation, model: Any, rule: str, folder: Path) -> None:
     predictions, references = found.predictions, found.references
-    if not generates:
+    if rule == LABEL:
         names = label_names(model)
         predictions, references = ([names(int(value)) for value in values] for values in (predictions, references))
     found.views.write(folder / PREDICTIONS_FILE, predictions, references, found.correct, found.clusters)
@@ -143,12 +151,12 @@ class _Clock:
 
 
 def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSettings) -> PairEvaluator:
-    """Return the evaluator of a model; refuse a model without answers, and a rule that does not apply to it."""
-    loss = derived_sample_loss(model)
+    """Return the evaluator of a model, or of a file of answers; refuse a rule that does not apply to it."""
+    loss = "causal" if model is None else derived_sample_loss(model)
     rules = (LABEL,) if loss == "classification" else tuple(MATCHES) if loss in LANGUAGE_LOSSES else ()
     rule = settings.match or next(iter(rules), None)
     if rule is None or rule not in rules:
-        kind = type(base_model_of(model)).__name__
+        kind = "file of texts" if model is None else type(base_model_of(model)).__name__
         expected = f"one of {', '.join(rules)}" if rules else "a classifier or a model that generates"
         raise DataError(f"--match {rule}: {name} is a {kind}; expected {expected}")
     if rule == LABEL:

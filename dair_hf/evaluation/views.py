@@ -27,11 +27,12 @@ from dair_hf.data.view_columns import (
     parse_column,
     partner_numbers,
     variant_name,
+    variant_number,
     view_prefix,
 )
 from dair_hf.errors import DataError
 from dair_hf.io.files import atomic_path
-from dair_hf.io.records import CLUSTER_KEY, PREDICTION_KEYS
+from dair_hf.io.records import CLUSTER_KEY, PREDICTION_KEYS, load_records
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns
@@ -267,6 +268,28 @@ class PairViews(PairIndex):
         for row, name in enumerate(self.row_ids):
             if (first := first_with.setdefault(name, row)) != row:
                 raise DataError(f"row_id {name!r}: expected one row, got rows {first} and {row}")
+
+    def read_answers(self, path: str | Path) -> list[Any]:
+        """Return the answers of another program to all views, `[M]`.
+
+        A line has `row_id`, `view` (0: the original, p: partner number p) and `answer`, or is a line of `write`. The
+        lines may have any order; each view must have one.
+        """
+        self.require_unique_rows()
+        ids, answers = self.row_ids, dict[tuple[str, int | None], Any]()
+        names = [(str(ids[int(row)]), view) for row, view in zip(self.rows, self.variants.tolist(), strict=True)]
+        known = set(names)
+        for line in load_records(path):
+            view, answer = line.get("view", line.get("variant")), line.get("answer", line.get("prediction"))
+            name = str(line.get(ROW_ID)), view if isinstance(view, int) else variant_number(view)
+            if name not in known or name in answers or answer is None:
+                found = "no such view" if name not in known else "none" if answer is None else "several"
+                raise DataError(f"{path}: row {name[0]!r}, view {view!r}: expected one answer to a view, got {found}")
+            answers[name] = answer
+        if len(answers) < len(names):
+            first = next(number for number, name in enumerate(names) if name not in answers)
+            raise DataError(f"{path}: expected an answer to each view, got none to {self.describe_view(first)}")
+        return [answers[name] for name in names]
 
 
 class _TensorViews(PairViews):

@@ -20,6 +20,7 @@ from dair_hf.data.batch_layout import view_mask
 from dair_hf.data.checks import columns_of, require_equal_classes, require_rows
 from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.data.held_rows import held_rows, is_transformed
+from dair_hf.data.texts.forms import label_of
 from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError
 from dair_hf.losses.model_state import without_cudnn_attention
@@ -299,6 +300,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         intervals: bool = True,
         predictions_file: str | Path | None = None,
         data_name: str | None = "evaluation data",
+        answers: str | Path | None = None,
         **gen_kwargs: Any,
     ) -> dict[str, Any]:
         """Predict and evaluate every view once: accuracy of both views, CM, flips, with intervals over clusters.
@@ -312,13 +314,17 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         - the logits, an array, or a float if there is only one, for any other model;
         - with `preprocess_logits_for_metrics` the return value of that function, such as a classifier's logits with
           `lambda logits, labels: logits`.
+
+        Or it is read from `answers`, a file of another program: a text if the model generates, the name or number of a
+        class for a classifier.
         """
         from dair_hf.io.records import require_predictions_file
         from dair_hf.training.model_card import PairResult
 
         if predictions_file is not None:
             require_predictions_file(predictions_file)  # before hours of generation
-        found = self.evaluate_views(dataset, evaluator, subsets=subsets, intervals=intervals, **gen_kwargs)
+        chosen: dict[str, Any] = {"subsets": subsets, "intervals": intervals, "answers": answers}
+        found = self.evaluate_views(dataset, evaluator, **chosen, **gen_kwargs)
         if predictions_file is not None and self.is_world_process_zero():
             found.views.write(predictions_file, found.answers, found.references, found.correct, found.clusters)
         if data_name is not None:
@@ -333,6 +339,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         *,
         subsets: Mapping[str, Any] | None = None,
         intervals: bool = True,
+        answers: str | Path | None = None,
         **gen_kwargs: Any,
     ) -> PairEvaluation:
         """Predict and evaluate every view once, as `evaluate_pairs` does, and return predictions and correctness too.
@@ -352,7 +359,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         evaluator = self._default_evaluator() if evaluator is None else evaluator
         if evaluator is None:
             raise DataError("evaluate_pairs: expected an evaluator, here or in DAIRTrainer")
-        self._require_generation_arguments(gen_kwargs, self.generates)
+        self._require_generation_arguments(gen_kwargs, self.generates and answers is None)
         inherits = self._text_rows.is_target(data, evaluator.references)
         if self.generates:
             data = self._text_rows.for_answers(data, "dataset")
@@ -370,10 +377,21 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         if evaluator.references is None and self.generates:
             references = predictor.decode_labels(references)
         equal_labels = evaluator.references is None
-        predictions = predictor.decode(
-            predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
-        )
+        if answers is None:
+            predicted = predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
+            predictions = predictor.decode(predicted)
+        else:
+            predictions = self._read_answers(views, answers)
         return evaluator.evaluate_views(views, predictions, references, units, masks, intervals)
+
+    def _read_answers(self, views: PairViews, path: str | Path) -> list[Any]:
+        """Return the answers of a file in the form of the model's predictions."""
+        answers, loss = views.read_answers(path), "classification"
+        if self._loss_name() != loss or self.preprocess_logits_for_metrics is not None:
+            return list(map(str, answers)) if self.generates else answers
+        config: Any = base_model_of(self.model).config
+        names, size = config.label2id or {}, config.num_labels
+        return [label_of(a, loss, names, size, views.describe_view(n), "answer") for n, a in enumerate(answers)]
 
     def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the losses of all views of every row by the model as it is, on every process."""

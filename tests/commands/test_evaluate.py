@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,80 @@ def test_last_turn_of_a_chat_is_the_answer(tmp_path: Path, models: Path) -> None
     assert evaluate(models / "chat", write(pairs, split), tmp_path / "split", "--max-new-tokens", "4") == 0
     again = [line["prediction"] for line in predictions(tmp_path / "split")]
     assert again == [answer(q) for q in ("a", "b", "c", *("aa", "bb", "cc") * 2)]
+
+
+def pairs_of(kind: str, answer: Callable[[Any], str]) -> list[dict[str, Any]]:
+    """Rows of which about half have the answer of the model as target; one lacks its partner, one has two."""
+
+    def view(prefix: str, text: str, knows: bool) -> dict[str, Any]:
+        prompt: Any = [{"role": "user", "content": part} for part in ("Say it.", text)] if kind == "chat" else text
+        target = answer(prompt).strip() or "w4" if knows else "Yes."
+        if kind == "chat":
+            return {f"{prefix}messages": [*prompt, {"role": "assistant", "content": target}]}
+        return {f"{prefix}prompt": prompt, f"{prefix}completion": target}
+
+    rows = []
+    for number in range(6):
+        partner = view("augmented_", WORDS[number + 7], number % 3 > 0) if number != 3 else {}
+        rows.append({"dialogue_id": number // 2, **view("", WORDS[number], number % 2 == 0), **partner})
+    return [rows[0] | view("augmented_2_", "w9", True), *rows[1:]]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5", "chat", "classifier"])
+def test_answers_made_elsewhere_are_evaluated_as_those_of_the_model(
+    tmp_path: Path, models: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loader: Any = {"t5": AutoModelForSeq2SeqLM, "classifier": AutoModelForSequenceClassification}
+    model = loader.get(kind, AutoModelForCausalLM).from_pretrained(models / kind).eval()
+    tokenizer = AutoTokenizer.from_pretrained(models / kind)
+
+    def answer(prompt: Any) -> str:
+        if kind == "classifier":
+            with torch.no_grad():
+                return str(model.config.id2label[int(model(**tokenizer(prompt, return_tensors="pt")).logits.argmax())])
+        if kind == "chat":
+            prompt = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        return answer_of(model, tokenizer, prompt)
+
+    pairs = write(tmp_path / "pairs.jsonl", CLASSES if kind == "classifier" else pairs_of(kind, answer))
+    length = [] if kind == "classifier" else ["--max-new-tokens", "3"]
+    assert evaluate(models / kind, pairs, tmp_path / "model", *length) == 0
+    capsys.readouterr()
+    assert run(["prompts", str(pairs)]) == 0
+    prompts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    answers = write(tmp_path / "a.jsonl", [{"answer": answer(line.pop("prompt")), **line} for line in prompts[::-1]])
+    record = json.loads((tmp_path / "model" / "evaluation.json").read_text())
+    assert 0 < record["metrics"]["both_correct"] < 1 and len(prompts) == len(predictions(tmp_path / "model")) >= 12
+    for file in (answers, tmp_path / "model" / "predictions.jsonl"):  # the predictions are such a file
+        assert evaluate(file, pairs, tmp_path / file.stem) == 0
+        assert predictions(tmp_path / file.stem) == predictions(tmp_path / "model")
+        found = json.loads((tmp_path / file.stem / "evaluation.json").read_text())
+        assert (found["metrics"], found["pairs"]) == (record["metrics"], record["pairs"])
+        unused = ("batch_size", "max_tokens", "max_new_tokens", "device")
+        assert [found["settings"][name] for name in ("match", *unused)] == ["exact"] + [None] * 4
+        assert found["answers"] == {"path": str(file), "fingerprint": f"sha256:{sha256_of(file)}"}
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda lines: lines[:-1], [], "row '1' (augmented view)"),
+        (lambda lines: [*lines, lines[2]], [], "row '0', view 1"),
+        (lambda lines: [*lines, {"row_id": "2", "view": 0, "answer": "a"}], [], "row '2', view 0"),
+        (lambda lines: [{**line, "view": "first"} for line in lines], [], "view 'first'"),
+        (lambda lines: [*lines[1:], {**lines[0], "answer": None}], [], "row '0', view 0"),
+        (list, ["--report"], "--report"),
+        (list, ["--match", "label"], "--match label"),
+    ],
+)
+def test_answers_that_do_not_fit_are_refused(
+    tmp_path: Path, change: Callable[[Any], Any], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = write(tmp_path / "pairs.jsonl", [GENERATED] * 2)
+    lines = [{"row_id": row, "view": view, "answer": "w5"} for view in (0, 1) for row in ("0", "1")]
+    assert evaluate(write(tmp_path / "a.jsonl", change(lines)), pairs, tmp_path / "out", *options) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_missing_libraries_of_a_report_are_named_before_the_model_is_loaded(
