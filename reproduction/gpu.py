@@ -19,18 +19,17 @@ finished trainings and answers are kept.
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from datasets import Dataset, load_from_disk
+from datasets import load_from_disk
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
@@ -54,9 +53,8 @@ from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 from recipes.multiwoz_simpletod import COLUMNS, NOTE, trainer_for
 
 CONFIG = Path("recipes") / "configs" / "multiwoz21_smollm2.yaml"
-TRAIN_SHARE = 0.6  # of the time; the rest is for answers
+TRAIN_SHARE, TEST_SHARE = 0.6, 0.97  # of the time, when training and answers end
 SAFETY = 0.9  # share of the time until then that the planned epochs take
-RESERVE = 15.0  # seconds for the last table
 
 
 class Pace(NamedTuple):
@@ -73,9 +71,10 @@ TINY_MODEL = (
     "max_position_embeddings: 1024}"
 )
 TINY_SETTINGS = (
-    "--max_tokens_per_batch", "1024", "--per_device_eval_batch_size", "8", "--train_dialogs", "12", "--test_dialogs",
-    "6", "--num_train_epochs", "12", "--warmup_steps", "2", "--logging_steps", "1",
-)  # fmt: skip
+    "--max_tokens_per_batch 1024 --per_device_eval_batch_size 8 --train_dialogs 12 --test_dialogs 6 "
+    "--num_train_epochs 12 --warmup_steps 2 --logging_steps 1"
+).split()
+CPU_SETTINGS = "--bf16 false --use_cpu true --dataloader_num_workers 0".split()
 
 
 class Settings(NamedTuple):
@@ -90,13 +89,12 @@ class Settings(NamedTuple):
 
 def read_settings(options: argparse.Namespace, model: Sequence[str] | None = None) -> Settings:
     """Read the configuration with the options that name a model (default: the prepared one), and of this machine."""
-    on_cpu = ("--bf16", "false", "--use_cpu", "true", "--dataloader_num_workers", "0")
     model = ["--model_name_or_path", str(options.folder / "model")] if model is None else model
     argv = [
         "--config", str(CONFIG), "--output_dir", str(options.output), "--data_dir", str(options.data / "multiwoz21"),
         "--sgd_dir", str(options.data / "sgd"), "--disable_tqdm", "true", *model,
-        *(() if torch.cuda.is_available() and not options.tiny else on_cpu), *(TINY_SETTINGS if options.tiny else ()),
-        *options.settings,
+        *(() if torch.cuda.is_available() and not options.tiny else CPU_SETTINGS),
+        *(TINY_SETTINGS if options.tiny else ()), *options.settings,
     ]  # fmt: skip
     parsed = parse_arguments([DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig], argv)
     return Settings(*parsed, list(runs_of(*parsed[2:])))
@@ -115,7 +113,6 @@ def prepare(options: argparse.Namespace) -> None:
     with atomic_folder(options.folder) as folder:
         check_pairs(dialogs, data, encoder, folder)
         train = training_pairs(dialogs.train, encoder, data, with_settings(args, method="dair"))
-        assert isinstance(train, Dataset)  # redraw_partners is false
         kept = [name for name in train.column_names if name.endswith(("row_id", "dialogue_id", "input_ids", "labels"))]
         train.select_columns(kept).save_to_disk(folder / "train")
         pairs = evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenizing test")
@@ -130,9 +127,9 @@ def prepare(options: argparse.Namespace) -> None:
 class Schedule(TrainerCallback):
     """Learning rate and end of a training whose number of epochs, infinite at first, is planned while it runs."""
 
-    def __init__(self, report: Callable[[float], None], epochs: Any, run: Run, pace: Pace, deadline: float) -> None:
-        self.report, self.epochs, self.warmup_steps = report, epochs, run.args.warmup_steps
-        self.first_steps, self.deadline, self.epoch = pace.first_steps, deadline, 0.0
+    def __init__(self, progress: Any, number: int, epochs: Any, args: Any, first_steps: int, deadline: float) -> None:
+        self.progress, self.number, self.epochs, self.warmup_steps = progress, number, epochs, args.warmup_steps
+        self.first_steps, self.deadline, self.epoch = first_steps, deadline, 0.0
 
     def factor(self, step: int) -> float:
         """Return the share of the learning rate: linear warm-up, then linear decay to 0 at the last epoch."""
@@ -142,7 +139,7 @@ class Schedule(TrainerCallback):
         """Report progress; end the training after the planned epochs, or when time is over."""
         self.epoch = state.epoch
         if state.global_step >= self.first_steps:
-            self.report(self.epoch)
+            self.progress[self.number] = self.epoch
         if self.epoch >= self.epochs.value or time.time() > self.deadline:
             control.should_training_stop = True
 
@@ -171,7 +168,7 @@ def work(options: argparse.Namespace, number: int, progress: Any, epochs: Any, t
         rows = rows.remove_columns([name for name in rows.column_names if name.startswith("augmented_")])
     trainer = trainer_for(network, run.args, rows, encoder)
     if not is_trained:
-        schedule = Schedule(functools.partial(progress.__setitem__, number), epochs, run, pace, times[0])
+        schedule = Schedule(progress, number, epochs, run.args, pace.first_steps, times[0])
         trainer.add_callback(schedule)
         trainer.create_optimizer()
         trainer.lr_scheduler = LambdaLR(trainer.optimizer, schedule.factor)
@@ -180,9 +177,7 @@ def work(options: argparse.Namespace, number: int, progress: Any, epochs: Any, t
         trainer.save_state()
     progress[number] = math.inf
     test = load_from_disk(str(options.folder / "test"))
-    ids = test["dialogue_id"][:]
-    dialogs = list(dict.fromkeys(ids))
-    longest = 0.0
+    dialogs, longest = list(dict.fromkeys(ids := test["dialogue_id"][:])), 0.0
     for part, first in enumerate(range(0, len(dialogs), pace.dialogs)):
         file = folder / f"answers_{part:03d}.jsonl"
         if file.exists():
@@ -236,10 +231,6 @@ def plan_epochs(then: tuple[float, list[float]], now: tuple[float, list[float]],
     """Return how many epochs the slowest method will have trained at a deadline, by its progress between two times.
 
     It is at least the number that the fastest method has trained before.
-
-    Example:
-        >>> plan_epochs((0.0, [0.1, 0.2, math.inf]), (20.0, [0.5, 1.2, math.inf]), 120.0)
-        2.3
     """
     seconds, left = now[0] - then[0], SAFETY * (deadline - now[0])
     pairs = [(start, end) for start, end in zip(then[1], now[1], strict=True) if end < math.inf]
@@ -252,7 +243,7 @@ def run_all(options: argparse.Namespace) -> None:
     began, seconds = time.time(), options.minutes * 60
     settings, pace = read_settings(options), TINY if options.tiny else FULL
     claim_folder(options.output)
-    times = began + TRAIN_SHARE * seconds, began + seconds - min(RESERVE, 0.1 * seconds)
+    times = began + TRAIN_SHARE * seconds, began + TEST_SHARE * seconds
     context = multiprocessing.get_context("forkserver")  # imports once, and without the threads of this process
     context.set_forkserver_preload(["recipes.multiwoz_simpletod"])
     numbers, plan_file = range(len(settings.runs)), options.output / "plan.json"
