@@ -221,7 +221,7 @@ def compare_answers(options: argparse.Namespace, settings: Settings) -> str:
         write_json(options.output / f"{run.name}.json", records[-1])
     columns = [column._replace(key=column.key.format(accuracy=evaluator.accuracy_key)) for column in COLUMNS]
     columns += [Column("epochs", "epochs"), Column("dialogues", "test dialogues")]
-    title = f"Known and unseen names, MultiWOZ {settings.data.test_split}"
+    title = f"Known and unseen names, MultiWOZ 2.1 {settings.data.test_split}"
     notes = [f"{lambda_note(settings.comparison, settings.args)}.", f"{NOTE} are by `{evaluator.preset}`."]
     table = write_comparison(options.output, title, records, columns, notes)
     return f"{table}\n\n{write_paired(options.output, records)}"
