@@ -14,7 +14,7 @@ Command (no data, no network; four to eight minutes, by the core; writes outputs
 - `multiwoz21_small.yaml` trains one on MultiWOZ 2.1.
 - `multiwoz22_bart.yaml` is the paper's setting.
 - `multiwoz22_gpt2_lora.yaml` and `multiwoz22_qwen_lora.yaml` train adapters of decoder-only models.
-- `multiwoz21_causal.yaml`, `multiwoz21_gpu.yaml` and `multiwoz22_qwen_lora.yaml` train with prefix trees.
+- `multiwoz21_causal.yaml`, `multiwoz21_smollm2.yaml` and `multiwoz22_qwen_lora.yaml` train with prefix trees.
 
 The header of each configuration states the expected results, time and hardware. Every field of the YAML is also a
 command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ or WOZ 2.0, or

@@ -1,375 +1,299 @@
-"""Train and compare the methods on one GPU from scratch, in parts of a few minutes: dialogue trackers, then CIFAR-10.
+"""Compare ERM, DA-ERM, KL and DAIR for a pretrained tracker: all at once on one GPU, evaluation included, in minutes.
 
-Run from the root of the checkout, in the order of the parts, or all of them at once:
+Run from the root of the checkout. First, on any machine with the data and the model, then on the GPU:
 
-    python -m reproduction.gpu --data path/to/data --output outputs/gpu --part all --minutes 9
+    python -m reproduction.gpu --prepare --data path/to/data --model path/to/smollm2 --folder prepared
+    python -m reproduction.gpu --folder prepared --output outputs/gpu --minutes 11
 
-`--data` holds `multiwoz21/`, `sgd/` and `cifar10/` (or `--cifar10 path`); nothing else is read. Parts:
+`--data` holds `multiwoz21/` and `sgd/`. `--prepare` audits and encodes the pairs and stores the model in bfloat16, in
+files of at most 60 MiB. Other options are those of `recipes/multiwoz_simpletod.py` (`--dair_lambda 0.1`); the settings
+are in `multiwoz21_smollm2.yaml`. `--tiny` does both steps at tiny size on a CPU.
 
-- `data`: the raw dialogues, prepared and encoded. Needs no GPU.
-- `base`: a causal tracker of 88 million parameters, trained on SGD with scrambled names, for as long as time allows.
-- `plan`: a short run of KL from the base, which decides how many epochs fit into `--minutes`, evaluation included.
-- `erm`, `da`, `kl`, `dair_0.02`, `dair_0.5`, `auto`: one run each on MultiWOZ 2.1, from that base.
-- `cifar10_plan`, then `cifar10_pgd`, `cifar10_trades`, `cifar10_mart`, `cifar10_dair_6`, `cifar10_dair_16.7`: the same
-  for the paper's adversarial robustness.
-
-All methods train for the same number of epochs, as in the paper, not for the same time: the plan is for the slowest
-one, and its learning rate decays to the end of these epochs. The record of each run states them.
-
-A part that has its record is skipped. A part that is interrupted resumes from its last checkpoint. Records come from
-the recipes, in `multiwoz21/` and `cifar10/` of the output folder, with a table each. Weights of finished runs are
-removed, except the base's, and predictions are kept. `--small` tries everything on a CPU, in minutes.
+Each method has a process. All train for the same number of epochs, as many as the slowest method has time for, by its
+speed after the first steps, with one learning rate schedule over these epochs. Training ends after `TRAIN_SHARE` of the
+time at the latest. Each process then answers test dialogues, in one shuffled order, until time is over. The table
+covers the dialogues that all methods have answered, and is written again after each part. The same command continues:
+finished trainings and answers are kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import multiprocessing
 import os
-import shutil
-import statistics
-import subprocess
-import sys
-import threading
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
+from datasets import load_from_disk
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 
+from dair_hf import DAIRConfig
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import load_dialogs
+from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.task import check_pairs, evaluation_pairs, state_evaluator, training_pairs
+from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.errors import DataError
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import ComparisonConfig, lambda_note, runs_of, with_settings
+from dair_hf.experiments.paired import read_outcomes, write_paired
+from dair_hf.experiments.report import Column, write_comparison
+from dair_hf.experiments.run_records import Run, fingerprint, run_record
 from dair_hf.io.commands import run_recipe
-from dair_hf.io.files import read_json, read_yaml, write_json, write_text
-from reproduction.experiments import sole_worker
-from reproduction.gpu_base import prepare_data, train_base
-from reproduction.gpu_plans import Timing, plan_epochs
+from dair_hf.io.files import atomic_folder, claim_folder, read_json, write_json, write_text
+from dair_hf.io.records import read_predictions
+from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
+from recipes.multiwoz_simpletod import COLUMNS, NOTE, trainer_for
 
-ATTENTIONS = ("flex_attention", "sdpa")  # timed on a GPU
-TAIL_LINES = 15
-GRACE = 30.0  # seconds in which a recipe that is out of time ends by itself
+CONFIG = Path("recipes") / "configs" / "multiwoz21_smollm2.yaml"
+TRAIN_SHARE, TEST_SHARE = 0.6, 0.97  # of the time, when training and answers end
+SAFETY = 0.9  # share of the time until then that the planned epochs take
 
 
-class Family(NamedTuple):
-    """Runs that are compared with each other.
+class Pace(NamedTuple):
+    """Steps before the speed is measured, seconds over which it is, and test dialogues of a part."""
 
-    Attributes:
-        folder: Folder of their records, below the output folder.
-        recipe: Name of the recipe.
-        config: Name of its configuration.
-        most_epochs: Number of epochs, if time allows.
-        slowest: Settings of the run that is timed.
-        record: Name of its record.
-        test_share: Name of the setting that limits the test data, its value in the timed run, and the full number.
-        small: Settings of `--small`.
+    first_steps: int
+    timing: float
+    dialogs: int
+
+
+FULL, TINY = Pace(10, 20.0, 40), Pace(2, 0.5, 2)
+TINY_MODEL = (
+    "{model_type: llama, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, "
+    "max_position_embeddings: 1024}"
+)
+TINY_SETTINGS = (
+    "--max_tokens_per_batch 1024 --per_device_eval_batch_size 8 --train_dialogs 12 --test_dialogs 6 "
+    "--num_train_epochs 12 --warmup_steps 2 --logging_steps 1"
+).split()
+CPU_SETTINGS = "--bf16 false --use_cpu true --dataloader_num_workers 0".split()
+
+
+class Settings(NamedTuple):
+    """Settings of the recipe, and one run for each method."""
+
+    data: DialogConfig
+    model: ModelConfig
+    comparison: ComparisonConfig
+    args: DAIRConfig
+    runs: list[Run]
+
+
+def read_settings(options: argparse.Namespace, model: Sequence[str] | None = None) -> Settings:
+    """Read the configuration with the options that name a model (default: the prepared one), and of this machine."""
+    model = ["--model_name_or_path", str(options.folder / "model")] if model is None else model
+    argv = [
+        "--config", str(CONFIG), "--output_dir", str(options.output), "--data_dir", str(options.data / "multiwoz21"),
+        "--sgd_dir", str(options.data / "sgd"), "--disable_tqdm", "true", *model,
+        *(() if torch.cuda.is_available() and not options.tiny else CPU_SETTINGS),
+        *(TINY_SETTINGS if options.tiny else ()), *options.settings,
+    ]  # fmt: skip
+    parsed = parse_arguments([DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig], argv)
+    return Settings(*parsed, list(runs_of(*parsed[2:])))
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Write what the runs read: encoded pairs, the test dialogues in a shuffled order, tokenizer and model."""
+    name = ["--model_name_or_path", str(options.model)] if options.model else []
+    if options.tiny:
+        name = ["--model_name_or_path", "null", "--model_settings", TINY_MODEL]
+    data, model, _, args, _ = read_settings(options, name)
+    dialogs = load_dialogs(data)
+    tokenizer = tokenizer_for([dialogs.train], data) if options.tiny else load_tokenizer(model)
+    network = load_model(model, tokenizer)
+    encoder = DialogEncoder.for_model(network, tokenizer, data)
+    with atomic_folder(options.folder) as folder:
+        check_pairs(dialogs, data, encoder, folder)
+        train = training_pairs(dialogs.train, encoder, data, with_settings(args, method="dair"))
+        kept = [name for name in train.column_names if name.endswith(("row_id", "dialogue_id", "input_ids", "labels"))]
+        train.select_columns(kept).save_to_disk(folder / "train")
+        pairs = evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenizing test")
+        ids = pairs["dialogue_id"][:]
+        names = sorted(set(ids))
+        places = dict(zip(names, random.Random(0).sample(range(len(names)), len(names)), strict=True))
+        pairs.select(sorted(range(len(ids)), key=lambda row: places[ids[row]])).save_to_disk(folder / "test")
+        tokenizer.save_pretrained(folder / "model")
+        network.to(torch.bfloat16).save_pretrained(folder / "model", max_shard_size="50MB")
+
+
+class Schedule(TrainerCallback):
+    """Learning rate and end of a training whose number of epochs, infinite at first, is planned while it runs."""
+
+    def __init__(self, progress: Any, number: int, epochs: Any, args: Any, first_steps: int, deadline: float) -> None:
+        self.progress, self.number, self.epochs, self.warmup_steps = progress, number, epochs, args.warmup_steps
+        self.first_steps, self.deadline, self.epoch = first_steps, deadline, 0.0
+
+    def factor(self, step: int) -> float:
+        """Return the share of the learning rate: linear warm-up, then linear decay to 0 at the last epoch."""
+        return min(1.0, (step + 1) / (self.warmup_steps + 1)) * max(0.0, 1 - self.epoch / self.epochs.value)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report progress; end the training after the planned epochs, or when time is over."""
+        self.epoch = state.epoch
+        if state.global_step >= self.first_steps:
+            self.progress[self.number] = self.epoch
+        if self.epoch >= self.epochs.value or time.time() > self.deadline:
+            control.should_training_stop = True
+
+
+def work(options: argparse.Namespace, number: int, progress: Any, epochs: Any, times: tuple[float, float]) -> None:
+    """Train and test one method, in a process of its own, until the two times; its output goes to a log.
+
+    `progress[number]` is its epoch: 0 during the first steps, infinite after training.
     """
-
-    folder: str
-    recipe: str
-    config: str
-    most_epochs: int
-    slowest: Mapping[str, Any]
-    record: str
-    test_share: tuple[str, int, int]
-    small: Mapping[str, Any]
-
-
-DIALOGS = Family(
-    "multiwoz21", "multiwoz_simpletod", "multiwoz21_gpu", 20, {"methods": ["kl"]}, "kl_seed0",
-    ("test_dialogs", 100, 1000),
-    {
-        "model_settings": {
-            "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "max_position_embeddings": 1024,
-        },
-        "train_dialogs": 12, "test_dialogs": 6, "max_tokens_per_batch": 2048, "per_device_eval_batch_size": 32,
-        "logging_steps": 1, "save_steps": 5,
-    },
-)  # fmt: skip
-CIFAR10 = Family(
-    "cifar10", "cifar10_adversarial", "cifar10_adversarial", 120, {"methods": ["trades"], "lambda_sweep": [6]},
-    "trades_lambda6_seed0", ("test_rows", 1000, 10000),
-    {
-        "hidden_sizes": [8, 16], "depths": [1, 1], "train_rows": 64, "test_rows": 32, "train_steps": 2, "test_steps": 2,
-        "per_device_train_batch_size": 16, "logging_steps": 1,
-    },
-)  # fmt: skip
-SMALL_EPOCHS, SMALL_DIALOGS, SMALL_BASE, SMALL_STEPS = 2, 60, 30, 6
-BASE_STEPS = 30_000  # if time allows
-TIMED_STEPS = 40  # of a run of a method
-# Part of a run -> family, settings, name of its record.
-RUNS: dict[str, tuple[Family, dict[str, Any], str]] = {
-    "erm": (DIALOGS, {"methods": ["erm"]}, "erm_seed0"),
-    "da": (DIALOGS, {"methods": ["da"]}, "da_seed0"),
-    "kl": (DIALOGS, {"methods": ["kl"]}, "kl_seed0"),
-    "dair_0.02": (DIALOGS, {"methods": ["dair"], "lambda_sweep": [0.02]}, "dair_lambda0.02_seed0"),
-    "dair_0.5": (DIALOGS, {"methods": ["dair"], "lambda_sweep": [0.5]}, "dair_lambda0.5_seed0"),
-    "auto": (DIALOGS, {"methods": ["dair"], "dair_lambda": "auto"}, "dair_seed0"),
-    "cifar10_pgd": (CIFAR10, {"methods": ["pgd"]}, "pgd_seed0"),
-    "cifar10_trades": (CIFAR10, {"methods": ["trades"], "lambda_sweep": [6]}, "trades_lambda6_seed0"),
-    "cifar10_mart": (CIFAR10, {"methods": ["mart"], "lambda_sweep": [6]}, "mart_lambda6_seed0"),
-    "cifar10_dair_6": (CIFAR10, {"methods": ["dair"], "lambda_sweep": [6]}, "dair_lambda6_seed0"),
-    "cifar10_dair_16.7": (CIFAR10, {"methods": ["dair"], "lambda_sweep": [16.7]}, "dair_lambda16.7_seed0"),
-}
-PLANS = {"plan": DIALOGS, "cifar10_plan": CIFAR10}
-PARTS = ("data", "base", "plan", *list(RUNS)[:6], "cifar10_plan", *list(RUNS)[6:])
+    settings, pace = read_settings(options), TINY if options.tiny else FULL
+    run = settings.runs[number]
+    folder = Path(run.args.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "log.txt").open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // len(settings.runs)))
+    is_trained = (folder / TRAINER_STATE_NAME).exists()
+    start = folder if is_trained else options.folder / "model"
+    model = ModelConfig(str(start), attn_implementation=settings.model.attn_implementation)
+    tokenizer = load_tokenizer(model)
+    network = load_model(model, tokenizer, run.seed).float()
+    encoder = DialogEncoder.for_model(network, tokenizer, settings.data)
+    rows = load_from_disk(str(options.folder / "train"))
+    if not run.args.uses_partners:
+        rows = rows.remove_columns([name for name in rows.column_names if name.startswith("augmented_")])
+    trainer = trainer_for(network, run.args, rows, encoder)
+    if not is_trained:
+        schedule = Schedule(progress, number, epochs, run.args, pace.first_steps, times[0])
+        trainer.add_callback(schedule)
+        trainer.create_optimizer()
+        trainer.lr_scheduler = LambdaLR(trainer.optimizer, schedule.factor)
+        trainer.train()
+        trainer.save_model()
+        trainer.save_state()
+    progress[number] = math.inf
+    test = load_from_disk(str(options.folder / "test"))
+    dialogs, longest = list(dict.fromkeys(ids := test["dialogue_id"][:])), 0.0
+    for part, first in enumerate(range(0, len(dialogs), pace.dialogs)):
+        file = folder / f"answers_{part:03d}.jsonl"
+        if file.exists():
+            continue
+        began = time.time()
+        if began + longest > times[1]:
+            break
+        chosen = set(dialogs[first : first + pace.dialogs])
+        pairs = test.select([row for row, dialogue in enumerate(ids) if dialogue in chosen])
+        trainer.evaluate_pairs(pairs, state_evaluator(settings.data.preset), predictions_file=file, intervals=False)
+        longest = max(longest, time.time() - began)
 
 
-class Runner:
-    """Runs the parts.
+def compare_answers(options: argparse.Namespace, settings: Settings) -> str:
+    """Write records and table over the dialogues that all methods with answers have answered; return the table."""
+    files = {run.name: sorted(Path(run.args.output_dir).glob("answers_*.jsonl")) for run in settings.runs}
+    runs = [run for run in settings.runs if files[run.name]]
+    if not runs:
+        return ""
+    common = min(len(files[run.name]) for run in runs)
+    evaluator, records = state_evaluator(settings.data.preset), []
+    for run in runs:
+        write_text(run.predictions_file, "".join(file.read_text("utf-8") for file in files[run.name][:common]))
+        rows: dict[str, dict[str, Any]] = {}
+        for line in read_predictions(run.predictions_file):
+            rows.setdefault(line["row_id"], {})[line["variant"]] = line
+        views = [
+            [row.get(variant, {}).get(key) for row in rows.values()]
+            for key in ("prediction", "reference")
+            for variant in ("original", "augmented")
+        ]
+        clusters = [row["original"]["cluster"] for row in rows.values()]
+        state = read_json(Path(run.args.output_dir) / TRAINER_STATE_NAME)
+        metrics = evaluator(*views, row_ids=list(rows), clusters=clusters)
+        metrics |= {"epochs": state["epoch"], "steps": state["global_step"], "dialogues": len(set(clusters))}
+        used = {"data": settings.data, "model": settings.model, "training": run.args}
+        seconds = {"training": state["log_history"][-1]["train_runtime"]}
+        prints = {name: read_json(options.folder / name / "state.json")["_fingerprint"] for name in ("train", "test")}
+        record = run_record(run.name, run.method, run.seed, used, metrics, seconds, prints, fingerprint(used, prints))
+        records.append({**record, "outcomes": read_outcomes(run.predictions_file).to_json()})
+        write_json(options.output / f"{run.name}.json", records[-1])
+    columns = [column._replace(key=column.key.format(accuracy=evaluator.accuracy_key)) for column in COLUMNS]
+    columns += [Column("epochs", "epochs"), Column("dialogues", "test dialogues")]
+    title = f"Known and unseen names, MultiWOZ 2.1 {settings.data.test_split}"
+    notes = [f"{lambda_note(settings.comparison, settings.args)}.", f"{NOTE} are by `{evaluator.preset}`."]
+    table = write_comparison(options.output, title, records, columns, notes)
+    return f"{table}\n\n{write_paired(options.output, records)}"
 
-    Args:
-        options: Command line.
-        lock: Lock file, held by the recipes as well.
+
+def plan_epochs(then: tuple[float, list[float]], now: tuple[float, list[float]], deadline: float) -> float:
+    """Return how many epochs the slowest method will have trained at a deadline, by its progress between two times.
+
+    It is at least the number that the fastest method has trained before.
     """
-
-    def __init__(self, options: argparse.Namespace, lock: int) -> None:
-        self.options, self.lock = options, lock
-        self.output: Path = options.output
-        self.data = self.output / "data"
-        self.on_gpu = torch.cuda.is_available() and not options.small
-        if not self.on_gpu and not options.small:
-            raise DataError("no GPU: the parts would take days; give --small to try them on a CPU")
-        self.start = time.monotonic()
-
-    def run(self, part: str) -> None:
-        """Run a part, unless it is finished."""
-        self.start = time.monotonic()
-        if self.result_of(part).exists():
-            print(f"{part}: finished before", flush=True)
-            return
-        if part == "data":
-            settings = self.settings_file(part, DIALOGS, {"sgd_dir": str(self.options.data / "sgd")})
-            dialogs = SMALL_DIALOGS if self.options.small else None
-            prepare_data(self.data, self.options.data, settings, self.call, dialogs)
-        elif part == "base":
-            self.require(part, "data")
-            settings = self.settings_file(part, DIALOGS, {"sgd_dir": str(self.options.data / "sgd")})
-            attentions = ATTENTIONS if self.on_gpu else ("sdpa",)
-            folder, seconds = self.output / "base", self.options.minutes * 60
-            most = SMALL_BASE if self.options.small else BASE_STEPS
-            train_base(folder, self.data, settings, attentions, self.start, seconds, most)
-        elif part in PLANS:
-            self.plan(part, PLANS[part])
-        else:
-            self.run_method(part)
-        print(f"{part}: finished in {time.monotonic() - self.start:.0f} s", flush=True)
-
-    def result_of(self, part: str) -> Path:
-        """Return the file that a finished part has written."""
-        if part in RUNS:
-            return self.output / RUNS[part][0].folder / f"{RUNS[part][2]}.json"
-        names = {"data": "data/base/dair_hf_manifest.json", "base": "base/base_seed0.json"}
-        return self.output / names.get(part, f"{part}.json")
-
-    def require(self, part: str, other: str) -> None:
-        """Refuse a part that needs another one which has not finished."""
-        if not self.result_of(other).exists():
-            raise DataError(f"{part}: {self.result_of(other)} is missing; run --part {other} first")
-
-    def settings_file(self, part: str, family: Family, changes: Mapping[str, Any]) -> Path:
-        """Write the settings of a part: the configuration's, changed for this machine and the part."""
-        settings = read_yaml(Path("recipes") / "configs" / f"{family.config}.yaml")
-        settings |= {"output_dir": str(self.output / family.folder), "disable_tqdm": True, "seeds": [0]}
-        settings |= {"bf16": self.on_gpu, "tf32": True if self.on_gpu else None, "use_cpu": not self.on_gpu}
-        if family is DIALOGS:
-            settings["data_dir"] = str(self.data / "multiwoz21") if part != "data" else str(self.options.data)
-            settings["attn_implementation"] = "sdpa"
-        else:
-            settings["cifar10"] = str(self.cifar10())
-            settings.pop("lambda_sweep")
-        if not self.on_gpu:
-            settings["dataloader_num_workers"] = 0
-        if self.options.small:
-            settings |= family.small
-        settings |= changes
-        file = self.output / "settings" / f"{part}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, yaml.safe_dump({name: value for name, value in settings.items() if value is not None}))
-        return file
-
-    def cifar10(self) -> Path:
-        """Return the folder of CIFAR-10, which must exist."""
-        path: Path = self.options.cifar10 or self.options.data / "cifar10"
-        if not path.exists():
-            raise DataError(f"CIFAR-10: {path} does not exist; give its folder or archive by --cifar10")
-        return path
-
-    def from_base(self, part: str, family: Family) -> dict[str, Any]:
-        """Return the settings with which a run starts from the base; none for CIFAR-10."""
-        if family is CIFAR10:
-            return {}
-        self.require(part, "base")
-        return {
-            "model_settings": None,
-            "pretrain": None,
-            "model_name_or_path": str(self.output / "base" / "model"),
-            "sgd_dir": str(self.data / "sgd_names.json"),
-        }
-
-    def plan(self, part: str, family: Family) -> None:
-        """Time a short run with each attention, and store the number of epochs of all runs."""
-        start_settings = self.from_base(part, family)
-        attentions = [None] if family is CIFAR10 else list(ATTENTIONS if self.on_gpu else ("sdpa",))
-        timings, failures = {}, {}
-        for attention in attentions:
-            changes = {**start_settings, "attn_implementation": attention} if attention else {}
-            try:
-                timings[attention] = self.timing(part, family, changes)
-            except DataError as error:
-                failures[attention] = error
-        if not timings:
-            raise next(iter(failures.values()))
-        most = SMALL_EPOCHS if self.options.small else family.most_epochs
-        best = min(timings, key=lambda name: timings[name].needed(most))
-        epochs = plan_epochs(timings[best], self.options.minutes, most)
-        all_timings = {str(name): timing._asdict() for name, timing in timings.items()}
-        write_json(
-            self.result_of(part),
-            {
-                "num_train_epochs": epochs,
-                "minutes": self.options.minutes,
-                "attn_implementation": best,
-                "seconds": all_timings,
-                "failures": {str(name): str(error) for name, error in failures.items()},
-            },
-        )
-
-    def timing(self, part: str, family: Family, changes: Mapping[str, Any]) -> Timing:
-        """Run the slowest method for some steps and a part of the test data."""
-        folder = self.output / "timing"
-        shutil.rmtree(folder, ignore_errors=True)
-        steps = SMALL_STEPS if self.options.small else TIMED_STEPS
-        every = max(1, steps // 10)
-        name, few, whole = family.test_share
-        few, whole = (family.small[name],) * 2 if self.options.small else (few, whole)
-        short = {
-            "max_steps": steps,
-            "logging_steps": every,
-            "save_strategy": "no",
-            "output_dir": str(folder),
-            name: few,
-        }
-        settings = self.settings_file(part, family, {**family.slowest, **changes, **short})
-        start = time.monotonic()
-        logs = self.call([sys.executable, f"recipes/{family.recipe}.py", "--config", str(settings)], part)
-        wall = time.monotonic() - start
-        seconds = read_json(folder / f"{family.record}.json")["seconds"]
-        state = read_json(folder / "runs" / family.record / "trainer_state.json")
-        shutil.rmtree(folder)
-        gaps = [later - earlier for earlier, later in zip(logs, logs[1:], strict=False)]
-        step = statistics.median(gaps[len(gaps) // 2 :]) / every
-        return Timing(
-            startup=wall - seconds["training"] - seconds["evaluation"],
-            warmup=max(0.0, seconds["training"] - steps * step),
-            epoch=step * state["global_step"] / state["epoch"],
-            evaluation=seconds["evaluation"] * whole / few,
-        )
-
-    def run_method(self, part: str) -> None:
-        """Run a method for the planned epochs, then remove its weights."""
-        family, changes, record = RUNS[part]
-        plan = next(name for name, planned in PLANS.items() if planned is family)
-        start_settings = self.from_base(part, family)
-        self.require(part, plan)
-        planned = read_json(self.result_of(plan))
-        if self.options.minutes < planned["minutes"]:
-            raise DataError(
-                f"{part}: {planned['num_train_epochs']} epochs were planned for --minutes {planned['minutes']:g}, and "
-                f"all methods need the same number; give as many minutes, or delete {self.result_of(plan)} and all runs"
-            )
-        settings = {**start_settings, **changes, "num_train_epochs": planned["num_train_epochs"]}
-        if planned["attn_implementation"]:
-            settings["attn_implementation"] = planned["attn_implementation"]
-        file = self.settings_file(part, family, settings)
-        self.call([sys.executable, f"recipes/{family.recipe}.py", "--config", str(file)], part)
-        remove_weights(self.output / family.folder / "runs" / record)
-
-    def call(self, argv: list[str], name: str) -> list[float]:
-        """Run a command until the time of the part is over; return when it logged a training loss.
-
-        Raises:
-            DataError: It failed, or ran out of time.
-        """
-        log = self.output / "logs" / f"{name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.getcwd()}
-        seconds = self.options.minutes * 60 - (time.monotonic() - self.start)
-        times: list[float] = []
-        with (
-            log.open("w", encoding="utf-8") as file,
-            subprocess.Popen(
-                argv, stdout=subprocess.PIPE, stderr=file, text=True, env=environment, pass_fds=[self.lock]
-            ) as process,
-        ):
-            clocks = [threading.Timer(seconds, process.terminate), threading.Timer(seconds + GRACE, process.kill)]
-            for clock in clocks:
-                clock.start()
-            try:
-                assert process.stdout is not None
-                for line in process.stdout:
-                    if "'loss'" in line:
-                        times.append(time.monotonic())
-                    file.write(line)
-                process.wait()
-            except BaseException:
-                process.terminate()
-                raise
-            finally:
-                for clock in clocks:
-                    clock.cancel()
-        if process.returncode and time.monotonic() - self.start >= self.options.minutes * 60:
-            raise DataError(
-                f"{name}: not finished within --minutes {self.options.minutes:g}; run the part again, which resumes "
-                "from the last checkpoint"
-            )
-        if process.returncode:
-            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
-            raise DataError(f"{name}: ended with {process.returncode}; the end of {log}:\n{tail}")
-        return times
+    seconds, left = now[0] - then[0], SAFETY * (deadline - now[0])
+    pairs = [(start, end) for start, end in zip(then[1], now[1], strict=True) if end < math.inf]
+    slowest = min(end + (end - start) / seconds * left for start, end in pairs)
+    return max(math.floor(10 * slowest) / 10, *(end for _, end in pairs))
 
 
-def remove_weights(folder: Path) -> None:
-    """Remove the model and the checkpoints of a finished run; keep its predictions."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.suffix in (".safetensors", ".bin"):
-            path.unlink()
-
-
-def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of multiwoz21/, sgd/ and cifar10/")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the base, the records and the tables")
-    parser.add_argument("--part", choices=(*PARTS, "all"), required=True)
-    parser.add_argument("--minutes", type=float, default=9.0, help="time of each part (default: 9)")
-    parser.add_argument("--small", action="store_true", help="tiny models and data on a CPU")
-    parser.add_argument("--cifar10", type=Path, help="CIFAR-10 (default: cifar10/ of the data)")
-    return parser.parse_args(argv)
+def run_all(options: argparse.Namespace) -> None:
+    """Run all methods until time is over, and print the table."""
+    began, seconds = time.time(), options.minutes * 60
+    settings, pace = read_settings(options), TINY if options.tiny else FULL
+    claim_folder(options.output)
+    times = began + TRAIN_SHARE * seconds, began + TEST_SHARE * seconds
+    context = multiprocessing.get_context("forkserver")  # imports once, and without the threads of this process
+    context.set_forkserver_preload(["recipes.multiwoz_simpletod"])
+    numbers, plan_file = range(len(settings.runs)), options.output / "plan.json"
+    progress, epochs = context.Array("d", len(numbers)), context.Value("d", math.inf)
+    if plan_file.exists():  # of an earlier call, which finished some trainings
+        epochs.value = read_json(plan_file)["epochs"]
+    processes = [context.Process(target=work, args=(options, number, progress, epochs, times)) for number in numbers]
+    for process in processes:
+        process.start()
+    then, answered = None, 0
+    try:
+        while any(process.is_alive() for process in processes) and time.time() < began + seconds:
+            time.sleep(0.1 if options.tiny else 1)
+            alive = [process.is_alive() for process in processes]
+            now = time.time(), [progress[number] if alive[number] else math.inf for number in numbers]
+            if epochs.value == math.inf and 0 < min(now[1]) < math.inf:
+                then = then or now
+                if now[0] - then[0] >= pace.timing:
+                    epochs.value = min(settings.args.num_train_epochs, plan_epochs(then, now, times[0]))
+                    write_json(plan_file, {"epochs": epochs.value, "minutes": options.minutes})
+                    print(f"{epochs.value:g} epochs planned after {now[0] - began:.0f} s", flush=True)
+            if (files := len(list(options.output.glob("runs/*/answers_*.jsonl")))) > answered:
+                answered = files
+                compare_answers(options, settings)
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    print(compare_answers(options, settings))
+    failed = [run.args.output_dir for run, process in zip(settings.runs, processes, strict=True) if process.exitcode]
+    if failed:
+        raise DataError(f"not finished, see log.txt there: {', '.join(failed)}")
 
 
 def main() -> None:
-    """Run a part, or all, and print the tables."""
-    options = parse_options()
-    with sole_worker(options.output / "gpu.lock") as lock:
-        runner = Runner(options, lock)
-        refused = []
-        for part in PARTS if options.part == "all" else [options.part]:
-            try:
-                if part.startswith("cifar10"):
-                    runner.cifar10()
-            except DataError as error:
-                refused.append(str(error))
-                continue
-            runner.run(part)
-        for family in (DIALOGS, CIFAR10):
-            table = options.output / family.folder / "comparison.md"
-            if table.exists():
-                print(f"\n{table.read_text(encoding='utf-8')}")
-    if refused:
-        raise DataError(refused[0])
+    """Prepare, or train and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prepare", action="store_true", help="write what the runs read")
+    parser.add_argument("--tiny", action="store_true", help="both steps with a tiny model and few dialogues on a CPU")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of multiwoz21/ and sgd/, to prepare")
+    parser.add_argument("--model", type=Path, help="folder of the model, to prepare (default: from the Hub)")
+    parser.add_argument("--folder", type=Path, help="prepared folder (default: prepared/ in the output folder)")
+    parser.add_argument("--output", type=Path, default=Path("outputs/gpu"), help="folder of the records and the table")
+    parser.add_argument("--minutes", type=float, default=11.0, help="time of all runs together (default: 11)")
+    options, options.settings = parser.parse_known_args()
+    options.folder = options.folder or options.output / "prepared"
+    if options.prepare or (options.tiny and not options.folder.exists()):
+        prepare(options)
+    if not options.prepare:
+        run_all(options)
 
 
 if __name__ == "__main__":

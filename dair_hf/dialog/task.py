@@ -139,21 +139,19 @@ def training_pairs(
     return EpochPairs(draw) if config.redraw_partners else draw(0)
 
 
-def base_pairs(
-    rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig, num_proc: int | None = None
-) -> Dataset:
+def base_pairs(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig) -> Dataset:
     """Encode the rows that a base is trained on; if its method uses partners, these have new names, drawn once.
 
     The slots of the rows need not be those of the experiment: all their names are replaced.
     """
-    encoded = _model_rows(rows, config).map(encoder, batched=True, num_proc=num_proc, desc="Tokenizing base")
+    encoded = _model_rows(rows, config).map(encoder, batched=True, desc="Tokenizing base")
     if not args.uses_partners:
         return encoded
     slots = sorted({entry["slot"] for names in rows["names"] for entry in names})
     augmenter = EntityAugmenter(SCRAMBLE, seed=args.seed, slots=slots, covariant_only=config.covariant_only)
     partners = replace(encoder, views=("augmented_",))
-    pairs = redraw(encoded, augmenter, num_proc=num_proc)
-    return pairs.map(partners, batched=True, num_proc=num_proc, desc="Tokenizing partners of the base")
+    pairs = redraw(encoded, augmenter)
+    return pairs.map(partners, batched=True, desc="Tokenizing partners of the base")
 
 
 def base_settings(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig) -> dict[str, Any]:

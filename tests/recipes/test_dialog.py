@@ -358,4 +358,4 @@ def test_bad_settings_are_one_line(overrides: dict[str, Any], named: str, tmp_pa
 def test_shipped_models_from_scratch_are_valid(path: Path) -> None:
     if settings := read_yaml(path).get("model_settings"):
         network = load_model(ModelConfig(model_settings=settings), build_tokenizer(["is it free ?", "is it ?"]))
-        assert network.num_parameters() < (90_000_000 if path.stem.endswith("_gpu") else 3_000_000)
+        assert network.num_parameters() < 3_000_000
