@@ -70,7 +70,7 @@ def load_dialogs(config: DialogConfig) -> DialogData:
     if config.pretrain is not None and _is_name_file(sgd_dir):
         raise DataError(f"sgd_dir={sgd_dir}: expected the raw SGD folder for pretrain, got a file of names")
     pretrain = None if config.pretrain is None else read_sgd(sgd_dir, "train")[0]
-    train, test = first_dialogs(train, config.train_dialogs), first_dialogs(test, config.test_dialogs)
+    train, test = _first_dialogs(train, config.train_dialogs), _first_dialogs(test, config.test_dialogs)
     _warn_of_shared_dialogs(train, test)
     return DialogData(name, train, test, unseen, pretrain)
 
@@ -121,7 +121,7 @@ def _held_out(rows: Dataset) -> tuple[Dataset, Dataset]:
     return rows.select(parts[0]), rows.select(parts[1])
 
 
-def first_dialogs(rows: Dataset, count: int | None) -> Dataset:
+def _first_dialogs(rows: Dataset, count: int | None) -> Dataset:
     """Return the rows of the first `count` dialogues, or all rows if it is None."""
     if count is None:
         return rows

@@ -87,11 +87,11 @@ class RobustLossConfig(Settings):
     def aggregate(self) -> Callable[[Tensor], Tensor] | None:
         """Function that aggregates the losses of a batch; None for the mean of the trainer's own objective."""
         if self.loss == "term":
-            return partial(tilted_loss, tilt=TILT)
+            return partial(_tilted_loss, tilt=TILT)
         return torch.mean if self.consistency == "batch" else None
 
 
-def tilted_loss(losses: Tensor, tilt: float) -> Tensor:
+def _tilted_loss(losses: Tensor, tilt: float) -> Tensor:
     """Compute `T(l) = (1 / t) log mean_i exp(t l_i)`, between the smallest (t -> -inf) and the largest loss (t -> inf).
 
     `d T / d l_i = exp(t l_i) / sum_j exp(t l_j)`: a negative tilt reduces the weight of rows with large losses. For

@@ -28,7 +28,7 @@ from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.utils import logging
 
 from dair_hf.errors import DataError
-from dair_hf.trees.forest import BLOCK, ONE_SEQUENCE, AttentionCosts, Layout, TokenTree
+from dair_hf.trees.forest import BLOCK, AttentionCosts, TokenTree
 
 logger = logging.get_logger(__name__)
 
@@ -44,7 +44,7 @@ MOST = 8  # blocks of a tree; each holds a copy of the keys and values of its an
 FULL, SLIDING = "full_attention", "sliding_attention"  # names of layer types in transformers
 
 
-def attention_inputs(tree: TokenTree, model: Any, layout: Layout = ONE_SEQUENCE) -> dict[str, Any]:
+def attention_inputs(tree: TokenTree, model: Any, sequences: int = 1, is_sparse: bool = False) -> dict[str, Any]:
     """Return the inputs of a decoder-only model for a tree: token ids and positions `[K, S / K]`, and its mask.
 
     The mask is `[K, 1, S / K, S / K]`, bool for sdpa and additive for eager attention, a `BlockMask` for FlexAttention,
@@ -68,18 +68,18 @@ def attention_inputs(tree: TokenTree, model: Any, layout: Layout = ONE_SEQUENCE)
         window = None if window is None or window >= depth else window
         if implementation == FLEX:
             return _block_mask(tree, window, has_windows=set(windows.values()) != {None})
-        if layout.is_sparse:
+        if is_sparse:
             return _SparseMask.of(tree, window, _block_mask(tree, window, has_windows=set(windows.values()) != {None}))
-        visible = tree_mask(tree, window, layout.sequences)
+        visible = tree_mask(tree, window, sequences)
         if implementation == "sdpa":
-            return visible if is_compiled or layout.sequences > 1 else _with_blocks(visible, tree.ends)
+            return visible if is_compiled or sequences > 1 else _with_blocks(visible, tree.ends)
         dtype = extract_model_from_parallel(model).get_input_embeddings().weight.dtype
         return torch.zeros((), dtype=dtype, device=visible.device).where(visible, torch.finfo(dtype).min)
 
     masks = {layer: mask(window) for layer, window in windows.items()}
     return {
-        "input_ids": tree.input_ids.view(layout.sequences, -1),
-        "position_ids": tree.position_ids.view(layout.sequences, -1),
+        "input_ids": tree.input_ids.view(sequences, -1),
+        "position_ids": tree.position_ids.view(sequences, -1),
         "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
         "use_cache": False,
     }

@@ -56,21 +56,6 @@ class TokenTree(NamedTuple):
     ends: Tensor
 
 
-class Layout(NamedTuple):
-    """Form in which the nodes of a forward run.
-
-    Attributes:
-        sequences: Number of sequences of equal length, K; S / K nodes each, of which no two share a tree.
-        is_sparse: Whether attention skips blocks in which no node sees another.
-    """
-
-    sequences: int = 1
-    is_sparse: bool = False
-
-
-ONE_SEQUENCE = Layout()
-
-
 class _Targets(NamedTuple):
     """M targets that the nodes of one sequence predict."""
 
@@ -90,7 +75,8 @@ class Forest:
         tokens: Number of tokens of all views, each counted in every view.
         columns: Column of the labels `[B, V, T]` that holds each target, `[M]` over all trees, on the host.
         views: View of each target, likewise.
-        layout: How the nodes of an entry run.
+        sequences: Number of sequences of equal length in which an entry runs, K; no two of them share a tree.
+        is_sparse: Whether attention skips blocks in which no node sees another.
     """
 
     shape: tuple[int, int]
@@ -99,7 +85,8 @@ class Forest:
     tokens: int
     columns: np.ndarray
     views: np.ndarray
-    layout: Layout
+    sequences: int = 1
+    is_sparse: bool = False
 
     @property
     def nodes(self) -> int:
@@ -248,7 +235,8 @@ def build_forest(
         _Targets(*(torch.from_numpy(value[start:end]) for value in values))
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
     )
-    return Forest(exists.shape, paths.trees, targets, int(lengths.sum()), first[path] + at, views, paths.layout)
+    layout = paths.sequences, paths.is_sparse
+    return Forest(exists.shape, paths.trees, targets, int(lengths.sum()), first[path] + at, views, *layout)
 
 
 class _TreePaths(NamedTuple):
@@ -257,7 +245,8 @@ class _TreePaths(NamedTuple):
     trees: tuple[TokenTree, ...]
     trees_of_rows: np.ndarray
     nodes: np.ndarray
-    layout: Layout
+    sequences: int
+    is_sparse: bool
 
 
 def token_trees(
@@ -274,10 +263,10 @@ def token_trees(
     sizes = np.bincount(sorted_groups, weights=table.new_nodes).astype(np.int64)
     starts = np.cumsum(sizes) - sizes
     shift, tree_of_group = np.zeros_like(sizes), np.zeros_like(sizes)
-    trees, layout, length = [], ONE_SEQUENCE, 0
+    trees, length, is_sparse = [], 0, False
     if isinstance(nodes_at_once, AttentionCosts):
         sequences, length, is_sparse = _cheapest(sizes, new_ends, nodes_at_once)
-        forwards, layout = [sequences], Layout(len(sequences), is_sparse)
+        forwards = [sequences]
     else:
         forwards = [[part] for part in _sequences(sizes, nodes_at_once)]
     for number, sequences in enumerate(forwards):
@@ -295,7 +284,7 @@ def token_trees(
     paths, trees_of_rows = np.empty_like(nodes), np.empty(len(ids), dtype=np.int64)
     paths[table.order] = nodes + shift[sorted_groups][:, None]
     trees_of_rows[table.order] = tree_of_group[sorted_groups]
-    return _TreePaths(tuple(trees), trees_of_rows, paths, layout)
+    return _TreePaths(tuple(trees), trees_of_rows, paths, len(forwards[0]), is_sparse)
 
 
 def _without_padding(

@@ -92,7 +92,7 @@ class TreeForward:
         """Return losses of views `[B * V]`, logits of targets `[M, vocabulary]`, and labels and views of targets."""
         token_losses, logits = [], []
         for tree, targets in zip(forest.trees, forest.targets, strict=True):
-            inputs = attention_inputs(tree, model, forest.layout)
+            inputs = attention_inputs(tree, model, forest.sequences, forest.is_sparse)
             if self.chunked is not None:
                 _, hidden = self.chunked.hidden_states(model, inputs)
                 states = hidden.flatten(0, 1).index_select(0, targets.nodes)
@@ -130,7 +130,7 @@ def _require_exact_training(model: Any, batch: Mapping[str, Any], longest_row: i
     mask = torch.ones_like(ids) if mask is None else mask[exists]
     depth = max(longest_row, int(mask.sum(1).amax()) if len(mask) else 0)
     forest = batch[FOREST]
-    sizes = () if forest.layout.is_sparse else (len(tree.ends) // forest.layout.sequences for tree in forest.trees)
+    sizes = () if forest.is_sparse else (len(tree.ends) // forest.sequences for tree in forest.trees)
     nodes = max([DENSE_NODES, *sizes])
     require_exact_trees(model, probe_rows(model, ids[mask.bool()].cpu().numpy(), depth, nodes))
 

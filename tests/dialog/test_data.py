@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset, concatenate_datasets
 
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import _held_out, _warn_of_shared_dialogs, first_dialogs, load_dialogs
+from dair_hf.dialog.data import _held_out, _warn_of_shared_dialogs, _first_dialogs, load_dialogs
 from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
@@ -88,7 +88,7 @@ def test_test_dialogues_that_are_training_dialogues_are_counted(
     demo = load_dialogs(DialogConfig(train_dialogs=8, test_dialogs=5))
     _warn_of_shared_dialogs(demo.train, demo.test)
     assert said == []
-    copied = first_dialogs(demo.train, 2).map(lambda row: {"dialogue_id": f"copy of {row['dialogue_id']}"})
+    copied = _first_dialogs(demo.train, 2).map(lambda row: {"dialogue_id": f"copy of {row['dialogue_id']}"})
     _warn_of_shared_dialogs(demo.train, concatenate_datasets([demo.test, copied]))
     first = demo.train["dialogue_id"][0]
     assert said == [
@@ -233,8 +233,8 @@ def test_first_dialogs_returns_whole_dialogues_in_any_order_of_rows() -> None:
     rows = generate_dialogs(4, names=make_names("train"), seed=0)
     order = list(range(0, len(rows), 2)) + list(range(1, len(rows), 2))
     mixed = rows.select(order)
-    kept = first_dialogs(mixed, 2)
+    kept = _first_dialogs(mixed, 2)
     wanted = set(list(dict.fromkeys(mixed["dialogue_id"]))[:2])
     assert sorted(kept["row_id"]) == sorted(row["row_id"] for row in rows if row["dialogue_id"] in wanted)
-    assert first_dialogs(rows, 99)["row_id"] == rows["row_id"]
-    assert first_dialogs(rows, None) is rows
+    assert _first_dialogs(rows, 99)["row_id"] == rows["row_id"]
+    assert _first_dialogs(rows, None) is rows

@@ -103,8 +103,8 @@ def test_layouts_of_a_gpu(
     rows, with_forest = batches(dialogs=5, nodes_at_once=costs)
     made = with_forest["forest"]
     assert len(made.trees) == 1
-    assert len(made.trees[0].ends) % (8 * made.layout.sequences) == 0
-    assert made.layout.is_sparse == (costs.dense is None) == (made.layout.sequences == 1)
+    assert len(made.trees[0].ends) % (8 * made.sequences) == 0
+    assert made.is_sparse == (costs.dense is None) == (made.sequences == 1)
     without_dropout = {"attention_dropout": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     model = build(name, **without_dropout)
     trained = build(name, **without_dropout).train() if checkpoints else model

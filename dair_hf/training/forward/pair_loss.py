@@ -232,7 +232,8 @@ class PairLoss:
         for forward in plan_forwards(views, self.args, model.training):
             inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
             check = partial(_require_classes, layout, forward.views, batch.get(ROW_ID))
-            run, loss = model, self.sample_loss
+            run: Callable[..., Any] = model
+            loss = self.sample_loss
             if logits_of is not None:
                 targets = self._targets(layout, forward.views, logits_of, device)
                 run, loss = partial(targets.run, model), targets.losses
