@@ -100,7 +100,7 @@ def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
     return rotated + fill
 
 
-class _Crops(NamedTuple):
+class Crops(NamedTuple):
     """Crop of each row; a crop has the size of its image."""
 
     top: Tensor
@@ -108,7 +108,7 @@ class _Crops(NamedTuple):
     mirrored: Tensor
 
 
-def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, stream: str) -> _Crops:
+def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, stream: str) -> Crops:
     """Draw a crop for each row: `top` and `left` uniform in -padding..padding, flipped with probability 1/2.
 
     A row gets the same crop in every batch and after a resume. Views drawn with the same `stream` get the same crop;
@@ -117,10 +117,10 @@ def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, st
     top, left, coin = uniform(rows, seed, epoch, stream, count=3).unbind(1)
     offsets = 2 * padding + 1
     mirrored = coin < 0.5 if flip else torch.zeros_like(rows, dtype=torch.bool)
-    return _Crops((top * offsets).long() - padding, (left * offsets).long() - padding, mirrored)
+    return Crops((top * offsets).long() - padding, (left * offsets).long() - padding, mirrored)
 
 
-def crop(images: Tensor, crops: _Crops, fill: float = 0.0) -> Tensor:
+def crop(images: Tensor, crops: Crops, fill: float = 0.0) -> Tensor:
     """Crop each row: `out[b, ..., y, x] = images[b, ..., top_b + y, left_b + x]`, flipped where `mirrored`.
 
     All leading dimensions of a row are cropped alike: the channels, and in a batch `[B, V, C, H, W]` both views.
@@ -134,7 +134,7 @@ def crop(images: Tensor, crops: _Crops, fill: float = 0.0) -> Tensor:
         A tensor with the shape and dtype of `images`.
 
     Example:
-        >>> crops = _Crops(torch.tensor([0]), torch.tensor([-1]), torch.tensor([True]))
+        >>> crops = Crops(torch.tensor([0]), torch.tensor([-1]), torch.tensor([True]))
         >>> crop(torch.tensor([[[1, 2, 3], [4, 5, 6]]]), crops)
         tensor([[[2, 1, 0],
                  [5, 4, 0]]])

@@ -203,7 +203,7 @@ def _finished_record(path: Path, run: Run, config: Mapping[str, Any], data: Mapp
         return None
     record: dict[str, Any] = read_json(path)
     if record.get("settings_fingerprint") != fingerprint(config, run.args, data):
-        if changes := list(changed_settings(record, run, config, data).values()):
+        if changes := list(_changed_settings(record, run, config, data).values()):
             summary = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
             raise DataError(
                 f"{path}: a finished run with other settings ({summary}); choose another output_dir, or move it away"
@@ -220,7 +220,7 @@ def earlier_records(
         record = read_json(path)
         if path.stem in current or record.get("name") != path.stem:  # such as a copy
             continue
-        if changed_settings(record, runs[0], config, data).keys() <= _RUN_SPECIFIC:
+        if _changed_settings(record, runs[0], config, data).keys() <= _RUN_SPECIFIC:
             records.append(record)
         else:
             print(f"{path}: not in the table, because its settings differ")
@@ -262,7 +262,7 @@ def lambda_text(value: float | str | None) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
-def changed_settings(
+def _changed_settings(
     record: Mapping[str, Any], run: Run, config: Mapping[str, Any], data: Mapping[str, str]
 ) -> dict[str, str]:
     """Compare the settings of a finished run with the current ones.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dair_hf.augment.images import _Crops, crop, draw_crops, paste_background, recolor, rotate
+from dair_hf.augment.images import Crops, crop, draw_crops, paste_background, recolor, rotate
 from dair_hf.data.counter_rng import uniform
 from dair_hf.errors import DataError
 
@@ -120,7 +120,7 @@ def by_hand(image: np.ndarray, top: int, left: int, mirrored: bool, fill: int = 
 def test_crops_match_padding_and_slicing(shape: tuple[int, ...], dtype: torch.dtype, fill: int) -> None:
     generator = torch.Generator().manual_seed(1)
     top, left = (torch.randint(-5, 6, (40,), generator=generator) for _ in range(2))
-    images, crops = noise(*shape).to(dtype), _Crops(top, left, torch.rand(40, generator=generator) < 0.5)
+    images, crops = noise(*shape).to(dtype), Crops(top, left, torch.rand(40, generator=generator) < 0.5)
     found = crop(images, crops, fill=fill) if fill else crop(images, crops)
     assert (found.shape, found.dtype) == (images.shape, dtype) and found.is_contiguous()
     for image, cut, place in zip(images.numpy(), found.numpy(), zip(*crops, strict=True), strict=True):

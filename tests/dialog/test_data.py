@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset, concatenate_datasets
 
 from dair_hf.dialog.config import DialogConfig
-from dair_hf.dialog.data import _held_out, _warn_of_shared_dialogs, _first_dialogs, load_dialogs
+from dair_hf.dialog.data import _first_dialogs, _held_out, _warn_of_shared_dialogs, load_dialogs
 from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder

@@ -18,8 +18,8 @@ from dair_hf.experiments.comparison import ComparisonConfig, with_settings
 from dair_hf.experiments.run_records import (
     SECRETS,
     Run,
+    _changed_settings,
     _plain_config,
-    changed_settings,
     fingerprint,
     finished_records,
     run_record,
@@ -77,7 +77,7 @@ def test_changed_settings(tmp_path: Path) -> None:
     before = {"config": {"data": {"folder": "b", "rows": 4}, "training": training}, "data": data}
 
     def changed(record: Any, **now: Any) -> list[str]:
-        return list(changed_settings(record, run, {"data": replace(config["data"], **now)}, data).values())
+        return list(_changed_settings(record, run, {"data": replace(config["data"], **now)}, data).values())
 
     # Fields that were added later have their default, and paths are ignored.
     assert changed(before) == []

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from dair_hf.losses.objective import squared_root_consistency
-from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig, rmse, _tilted_loss
+from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig, _tilted_loss, rmse
 
 
 def model(features: int = 411) -> LinearRegression:

@@ -13,7 +13,7 @@ from datasets import Dataset
 from PIL import Image
 
 from dair_hf.config import DAIRConfig
-from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
+from dair_hf.experiments.run_records import Run, _changed_settings, _plain_config
 from dair_hf.io.file_values import FileValueCache
 from dair_hf.vqa import data
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
@@ -202,4 +202,4 @@ def test_other_places_are_not_other_settings(files: dict[str, Any]) -> None:
         return {"data": VQAConfig(**folders), "network": NetworkConfig(features_folder=place)}
 
     record = {"config": _plain_config({**settings("here"), "training": run.args}), "data": parts}
-    assert changed_settings(record, run, settings("there"), parts) == {}
+    assert _changed_settings(record, run, settings("there"), parts) == {}

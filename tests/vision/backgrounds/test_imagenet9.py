@@ -17,7 +17,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.errors import DataError
-from dair_hf.experiments.run_records import Run, _plain_config, changed_settings
+from dair_hf.experiments.run_records import Run, _changed_settings, _plain_config
 from dair_hf.io.file_values import FileValueCache
 from dair_hf.vision.backgrounds.imagenet9 import (
     MEAN,
@@ -91,7 +91,7 @@ def test_fingerprints_follow_the_images_and_not_their_place(folders: dict[str, A
     assert {name for name in first if first[name] != changed[name]} == {"train"}
     run, data = Run("erm", 0, DAIRConfig("out")), {"data": ImageNet9Config(**folders)}
     record = {"config": _plain_config({**data, "training": run.args}), "data": first}
-    assert changed_settings(record, run, {"data": ImageNet9Config(train_folder="a", test_folder="b")}, first) == {}
+    assert _changed_settings(record, run, {"data": ImageNet9Config(train_folder="a", test_folder="b")}, first) == {}
 
 
 def test_both_views_have_the_same_crop(folders: dict[str, Any]) -> None:
