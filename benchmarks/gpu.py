@@ -3,10 +3,12 @@
     python benchmarks/gpu.py --prepare --data path/to/multiwoz21 --tokenizer path/or/name --output pairs.parquet
     python benchmarks/gpu.py --data pairs.parquet [--part sizes exactness ...] [--output gpu.json]
     python benchmarks/gpu.py --tiny
+    python benchmarks/gpu.py --table
 
 The first command makes the only file that travels to the GPU: tokenized dialogues with scrambled partners. The second
 runs the parts there, each in at most ninety seconds; models have the shapes of published ones and random weights.
-`--tiny` runs all parts on a CPU with tiny models and random dialogues, in two minutes.
+`--tiny` runs all parts on a CPU with tiny models and random dialogues, in two minutes; `--table` prints the table of
+docs/prefix_trees.md from the stored record.
 
 - `sizes`: training with bfloat16 autocast: ERM by rows of similar length, DAIR by trees, DAIR by rows;
 - `exactness`: losses and gradients of rows and trees in float32 and bfloat16, relative to rows in float32;
@@ -62,7 +64,7 @@ from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import run_record
 from dair_hf.io.commands import exit_status
-from dair_hf.io.files import write_json
+from dair_hf.io.files import read_json, write_json
 from dair_hf.losses.per_sample import causal_nll
 from dair_hf.trees import attention
 from dair_hf.trees.forest import BLOCK, FOREST, AttentionCosts, TokenTree, build_forest, token_trees
@@ -529,6 +531,25 @@ def prepare(options: argparse.Namespace) -> None:
     print(f"{options.output}: {len(pairs)} rows, {options.output.stat().st_size / 2**20:.1f} MiB")
 
 
+def table(record: Mapping[str, Any]) -> str:
+    """Return the table of docs/prefix_trees.md."""
+    found = record["metrics"]["parts"]["sizes"]
+    lines = [
+        "| parameters | training | seconds an epoch | / ERM | tokens a second | TFLOP/s | host | GB |",
+        "|" + "---|" * 8,
+    ]
+    for size in SIZES:
+        for way in WAYS:
+            figures = found[f"{size}, {way}"]
+            ratio = figures["seconds an epoch"] / found[f"{size}, {ERM}"]["seconds an epoch"]
+            cells = (
+                size, way, f"{figures['seconds an epoch']:.1f}", f"{ratio:.2f}", f"{figures['tokens a second']:,.0f}",
+                f"{figures['TFLOP/s']:.0f}", f"{figures['host']:.2f}", f"{figures['GB']:.0f}",
+            )  # fmt: skip
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 PARTS = ("sizes", "exactness", "step", "generation", "dense", "weights", "attention", "compile")
 
 
@@ -541,7 +562,10 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="make the file that travels")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--tiny", action="store_true", help="all parts with tiny models on a CPU")
+    parser.add_argument("--table", action="store_true", help="print the table of docs/prefix_trees.md")
     options = parser.parse_args()
+    if options.table:
+        return print(table(read_json(FOLDER / f"{NAME}.json")), end="")
     if options.prepare:
         return prepare(options)
     if not options.tiny and not torch.cuda.is_available():
@@ -555,10 +579,10 @@ def main() -> None:
         getattr(bench, part)()
         bench.seconds[part] = time.perf_counter() - start
         print(f"{part}: {bench.seconds[part]:.0f} s", flush=True)
-    table = Table(*HEADINGS)
+    shown = Table(*HEADINGS)
     for measure in bench.measures():
-        table.add_row(*measure.cells())
-    rich.print(table)
+        shown.add_row(*measure.cells())
+    rich.print(shown)
 
 
 if __name__ == "__main__":

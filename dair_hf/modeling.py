@@ -62,7 +62,7 @@ class ModelConfig(Settings):
         default=None,
         metadata={
             "help": "Attention of the model, as in `from_pretrained`: sdpa, eager, flash_attention_2 or "
-            "flex_attention (the fastest for prefix trees on a GPU). Default: the default of transformers."
+            "flex_attention. Default: the default of transformers."
         },
     )
     lora_rank: Annotated[int, Range(low=0)] = field(

@@ -234,7 +234,7 @@ def _compiled_flex_attention() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     _allow_graphs()
-    logger.warning("Attention of prefix trees is compiled in the first steps, which takes about a minute.")
+    logger.warning("FlexAttention is compiled for prefix trees in the first steps, which takes 5 to 60 seconds.")
     return torch.compile(flex_attention)
 
 
