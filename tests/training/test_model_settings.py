@@ -33,7 +33,6 @@ EXACT: dict[str, dict[str, Any]] = {
     "checkpointing-reentrant": {tiny.CHECKPOINTING: True, **REENTRANT},
     "compiled": COMPILED,
     "compiled-chunked": {**COMPILED, "chunked_loss": True},
-    "compiled-checkpointing": {**COMPILED, tiny.CHECKPOINTING: True},
 }
 
 
