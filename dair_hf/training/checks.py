@@ -8,7 +8,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from accelerate.parallelism_config import ParallelismConfig
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
 from torch import nn
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.checks import columns_of
@@ -72,8 +75,10 @@ def refuse_unsupported(args: DAIRConfig, sample_loss: SampleLoss, objective: Any
     """Refuse settings that would silently train something else with this loss, objective or model, or hang."""
     modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
     norms = [path for path, module in modules.items() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    runs_several = args.forward_mode == "separate" or args.pair_dropout == "shared"
-    is_sharded = getattr(model, "is_distributed_loading_by_transformers", False)
+    runs_several = args.forward_mode == "separate" or args.pair_dropout == "shared" or args.chunked_loss
+    runs_several |= args.share_prefixes is not None or args.gradient_cache is not None
+    is_sharded = getattr(model, "is_distributed_loading_by_transformers", False) or is_deepspeed_zero3_enabled()
+    is_sharded |= AcceleratorState().distributed_type == DistributedType.FSDP
     loss = getattr(sample_loss, "__name__", type(sample_loss).__name__)
     for problem, is_true in (
         # A regression has no output distribution.
@@ -93,8 +98,9 @@ def refuse_unsupported(args: DAIRConfig, sample_loss: SampleLoss, objective: Any
          args.chunked_loss and (sample_loss not in TOKEN_LOSSES or args.uses_features or objective is not None)),
         # Its statistics would cover parts of the batch, twice.
         (f"gradient_cache and batch norm ({', '.join(norms[:1])})", args.gradient_cache is not None and bool(norms)),
-        # Ranks would run different numbers of forwards, and wait for each other.
-        ("forward_mode='separate' or pair_dropout='shared' and a sharded model", is_sharded and runs_several),
+        # Ranks would run different numbers of forwards, or of projections of chunks, and wait for each other.
+        ("forward_mode='separate', pair_dropout='shared', share_prefixes, gradient_cache or chunked_loss, and a model "
+         "sharded by FSDP or ZeRO-3", is_sharded and runs_several),
     ):  # fmt: skip
         if is_true:
             raise DataError(f"{problem} cannot be combined")

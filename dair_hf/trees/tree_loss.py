@@ -97,15 +97,12 @@ class TreeForward:
                 _, hidden = self.chunked.hidden_states(model, inputs)
                 states = hidden.flatten(0, 1).index_select(0, targets.nodes)
                 token_losses.append(self.chunked.token_losses(states, targets.labels))
-                empty = full_precision(hidden[..., :0]).sum()
             else:
                 logits.append(logits_at(model, inputs, targets.nodes))
                 token_losses.append(_nll(logits[-1], targets.labels))
-                empty = full_precision(logits[-1][:, :0]).sum()
         labels = torch.cat([targets.labels for targets in forest.targets])
         numbers = torch.cat([targets.views for targets in forest.targets])
-        # The empty sum connects views without a target to the graph.
-        losses = empty + _sum_by_view(torch.cat(token_losses), numbers, forest.shape[0] * forest.shape[1])
+        losses = _sum_by_view(torch.cat(token_losses), numbers, forest.shape[0] * forest.shape[1])
         return losses, torch.cat(logits) if logits else None, labels, numbers
 
 

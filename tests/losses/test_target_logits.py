@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import DataCollatorForSeq2Seq, Gemma2Config, Gemma2ForCausalLM
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import DataCollatorForSeq2Seq, Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from dair_hf import PairCollator
 from dair_hf.data.batch_layout import LayoutCollator, TargetRule
@@ -133,3 +136,34 @@ def test_padding_at_the_end_needs_no_mask(tmp_path: Path, padding_side: str, mon
 def test_only_models_that_select_positions_have_such_a_projection(kind: str) -> None:
     assert output_projection(tiny.model(kind)) is None
     assert output_projection(nn.Linear(2, 2)) is None
+
+
+class LiveLogits(TorchDispatchMode):
+    """Bytes of live tensors of at least half the size of the logits, and the most there were at once."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.live, self.peak = size, dict[int, int](), 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() >= self.size / 2:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self.live:
+                    self.live[storage._cdata] = storage.nbytes()
+                    weakref.finalize(storage, self.live.pop, storage._cdata)
+        self.peak = max(self.peak, sum(self.live.values()))
+        return made
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_at_most_three_copies_of_the_logits_of_targets_are_alive(tmp_path: Path, bf16: bool) -> None:
+    vocabulary, data = 2048, tiny.pairs("llama", 16, target_lengths=(8, 12))
+    settings = {**tiny.KINDS["llama"][2], "initializer_range": 0.02}
+    built = LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **settings))
+    made = tiny.trainer(tmp_path, "llama", data, built=built, bf16=bf16, per_device_train_batch_size=16, max_steps=2)
+    targets = sum(label >= 0 for row in [*data["labels"], *filter(None, data["augmented_labels"])] for label in row)
+    with LiveLogits(targets * vocabulary * 4) as found:
+        made.train()
+    assert found.size < found.peak <= 3 * found.size

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import pytest
 import torch
 from accelerate.parallelism_config import ParallelismConfig
-from transformers import ViTConfig, ViTForImageClassification
+from transformers import LlamaForCausalLM, ViTConfig, ViTForImageClassification
 
 from dair_hf import DAIRTrainer, DataError, EpochPairs, PairEvaluator, TensorPairs
+from dair_hf.training import checks
 from dair_hf.training.environments import AggregatedDAIR, EnvironmentConfig, VREx
 from tests.fixtures import points, tiny
 
@@ -141,14 +143,32 @@ def test_workers_that_would_repeat_the_first_epoch_are_refused(tmp_path: Path, d
             tiny.trainer(tmp_path, "gpt2", data, **settings)
 
 
-@pytest.mark.parametrize("settings", [{"forward_mode": "separate"}, {"pair_dropout": "shared"}])
+SHARDED: dict[str, tuple[Any, str, Any]] = {
+    "transformers": (LlamaForCausalLM, "is_distributed_loading_by_transformers", True),  # a property
+    "zero3": (checks, "is_deepspeed_zero3_enabled", lambda: True),
+    "fsdp": (checks, "AcceleratorState", lambda: SimpleNamespace(distributed_type="FSDP")),
+}
+
+
+@pytest.mark.parametrize("engine", SHARDED)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"forward_mode": "separate"},
+        {"pair_dropout": "shared"},
+        {"share_prefixes": "row_id"},
+        {"gradient_cache": 2},
+        {"chunked_loss": True},
+    ],
+    ids=str,
+)
 def test_several_forwards_of_a_sharded_model_are_refused(
-    tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, settings: dict[str, Any], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = tiny.model("llama")
-    monkeypatch.setattr(type(built), "is_distributed_loading_by_transformers", True)  # a property
+    tiny.trainer(tmp_path, "llama", None, **settings)
+    monkeypatch.setattr(*SHARDED[engine])
     with pytest.raises(DataError, match="sharded"):
-        tiny.trainer(tmp_path, "llama", None, built=built, **settings)
+        tiny.trainer(tmp_path, "llama", None, **settings)
 
 
 @pytest.mark.parametrize("name", ["pair_group_by_length", "max_tokens_per_batch"])

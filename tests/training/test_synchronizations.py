@@ -10,11 +10,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import DataCollatorForSeq2Seq, TrainerCallback
+from transformers import (
+    DataCollatorForSeq2Seq,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from dair_hf import PairCollator, TensorPairs
@@ -149,6 +157,50 @@ def test_the_library_waits_where_it_logs(tmp_path: Path, monkeypatch: pytest.Mon
     made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4 * (1 + STEPS)), **settings)
     found = of_a_run(made, monkeypatch).of_library
     assert set(found) == {"train_metrics.py: mean_terms", "lambda_control.py: LambdaControl.logs"}
+
+
+# ---- launches ----
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations other than views, each of which launches kernels on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = Waits()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func._schema.returns
+        if all(result.alias_info is None or result.alias_info.is_write for result in results):
+            self.found[func._schema.name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", ["erm", "dair"])
+def test_a_step_launches_at_most_a_tenth_more_than_one_of_the_plain_trainer(tmp_path: Path, method: str) -> None:
+    """With the 30 layers of SmolLM2-135M; what a step adds is the same for every model."""
+    data = tiny.pairs("llama", 4 * (1 + STEPS), partner=lambda row: method == "dair")
+    views = [
+        {name: row[prefix + name] for name in ("input_ids", "attention_mask", "labels")}
+        for row in data.to_list()
+        for prefix in ("", "augmented_")
+        if row.get(f"{prefix}input_ids") is not None
+    ]
+    sizes = {**tiny.KINDS["llama"][2], "num_hidden_layers": 30}
+    models = [LlamaForCausalLM(LlamaConfig(vocab_size=tiny.VOCAB, **sizes)) for _ in range(2)]
+    made = tiny.trainer(tmp_path, "llama", data, built=models[0], method=method, max_steps=1 + STEPS)
+    settings = {"max_steps": 1 + STEPS, "per_device_train_batch_size": 4 * len(views) // len(data)}
+    shared = ("use_cpu", "disable_tqdm", "report_to", "save_strategy", "logging_strategy", "dataloader_pin_memory")
+    args = Seq2SeqTrainingArguments(str(tmp_path), **settings, **{name: getattr(made.args, name) for name in shared})
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    plain = Seq2SeqTrainer(models[1], args, collator, datasets.Dataset.from_list(views))
+    counts = []
+    for trainer in (made, plain):
+        with Launches() as mode:
+            trainer.add_callback(AfterTheFirstStep(mode.found))
+            trainer.train()
+        counts.append(mode.found.total() / STEPS)
+    assert 1000 < counts[1] < counts[0] < 1.1 * counts[1]
 
 
 # ---- tensors without values: reading one raises an error ----

@@ -532,14 +532,6 @@ def test_lora_of_an_encoder_decoder_gets_decoder_inputs(tmp_path: Path) -> None:
     assert found == pytest.approx(plain, rel=1e-6)  # an untrained adapter adds nothing
 
 
-def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
-    data = tiny.pairs("gpt2", 8)
-    plain = tiny.trained(tmp_path, "gpt2", data)
-    for reentrant in (False, True):
-        kwargs = {tiny.CHECKPOINTING: True, f"{tiny.CHECKPOINTING}_kwargs": {"use_reentrant": reentrant}}
-        assert tiny.distance(plain, tiny.trained(tmp_path, "gpt2", data, **kwargs)) < 1e-12
-
-
 def test_bfloat16_autocast_trains_with_losses_in_float32(tmp_path: Path) -> None:
     dtypes: set[torch.dtype] = set()
 
@@ -556,15 +548,6 @@ def test_bfloat16_autocast_trains_with_losses_in_float32(tmp_path: Path) -> None
     assert before == pytest.approx(plain_before, rel=0.02)
     assert before != plain_before  # bfloat16 had an effect
     assert after < 0.8 * before
-
-
-@pytest.mark.slow
-def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
-    data, settings = tiny.pairs("gpt2", 4), {"max_steps": 1}
-    plain = tiny.trained(tmp_path, "gpt2", data, **settings)
-    compiled = tiny.trained(tmp_path, "gpt2", data, torch_compile=True, torch_compile_backend="eager", **settings)
-    names = {name.removeprefix("_orig_mod."): value for name, value in compiled.items()}
-    assert tiny.distance(plain, names) < 1e-9
 
 
 def test_a_saved_model_loads_and_evaluates_the_same(tmp_path: Path) -> None:

@@ -215,12 +215,6 @@ def test_logits_of_targets_alone_are_computed(tmp_path: Path) -> None:
     assert sum(rows) < batch["forest"].nodes
 
 
-def test_gradient_checkpointing(tmp_path: Path, in_float64: None) -> None:
-    checkpointed = build("llama").train()
-    getattr(checkpointed, f"{tiny.CHECKPOINTING}_enable")({"use_reentrant": False})
-    require_equal(build("llama"), tmp_path, *batches(), trees=checkpointed)
-
-
 def test_adapters(tmp_path: Path, in_float64: None) -> None:
     peft = pytest.importorskip("peft")
     settings = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
