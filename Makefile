@@ -38,15 +38,14 @@ results: $(STAMP) ## Run the unfinished experiments of results/experiments.yaml 
 	$(OFFLINE) $(BIN)/python -m reproduction.results --data "$(DATA)"
 
 # The benchmarks run one after the other; the docstring of each says how long it takes.
-bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TRACKER=trained model); several hours
+bench: $(STAMP) ## Run the benchmarks of results/PERFORMANCE.md on a CPU (DATA=folder, TRACKER=trained model); several hours
 	for command in "pair_cost --data_dir '$(DATA)/multiwoz21'" \
 	  "pair_cost --data_dir '$(DATA)/multiwoz21' --dialogs 20 --ratios step --rounds 21 --output $(BENCH)/pair_cost_step.json" \
 	  "batching --data_dir '$(DATA)/multiwoz21'" \
 	  "batching --data_dir '$(DATA)/multiwoz21' --source_tokens 256 --output $(BENCH)/batching_256.json" \
 	  "generation --data_dir '$(DATA)/multiwoz21' $(if $(TRACKER),--model_dir '$(TRACKER)')" chunked_loss gradient_cache \
 	  "prefix_trees --data_dir '$(DATA)/multiwoz21'" "prefix_tree_answers --data_dir '$(DATA)/multiwoz21'" \
-	  "prefix_tree_shapes --device cpu" \
-	  processes long_run "image_step --mnist '$(DATA)/mnist'" augmenter_cost auto_lambda performance; do \
+	  prefix_tree_shapes processes long_run "image_step --mnist '$(DATA)/mnist'" augmenter_cost auto_lambda performance; do \
 	  eval "set -- $$command"; script=$$1; shift; \
 	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \
 	done

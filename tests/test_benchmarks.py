@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from dair_hf.errors import DataError
+from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -85,28 +88,19 @@ def test_shapes_of_dialogues_are_counted_exactly(benchmarks: Callable[[str], dic
     starts = range(0, larger.nodes, 128)
     blocks = [(min(128, larger.nodes - start), depths[start]) for start in starts]
     assert shapes["block_scores"](larger) == sum(own * (own + ancestors) for own, ancestors in blocks)
-    for nodes in (512, 1024, 2048, 4096, 8192):
-        shape = shapes["shape_of_nodes"](nodes, 40_000)
-        assert 0.96 < shape.nodes / shape.dialogues / nodes <= 1
-        assert 0.5 < shape.row_tokens / 40_000 <= 1
 
 
 def test_steps_by_trees_and_by_rows_have_the_same_gradients(benchmarks: Callable[[str], dict[str, Any]]) -> None:
     shapes = benchmarks("prefix_tree_shapes")
-    model = shapes["tracker"](32, 2, 2, 100, "cpu").double()
+    model = shapes["tracker"](32, 2, 2, 100).double()
     shape = shapes["Shape"](3, 8, 4, dialogues=2)
     found = {}
     for way in ("trees", "turns", "padded"):
-        shapes["step"](model, shape, way, "sdpa", "cpu")()
+        shapes["step"](model, shape, way)()
         found[way] = torch.cat([weight.grad.flatten() for weight in model.parameters()])
     assert found["turns"].abs().max() > 0
     torch.testing.assert_close(found["trees"], found["turns"], rtol=1e-5, atol=1e-7)  # norms compute in float32
     torch.testing.assert_close(found["padded"], found["turns"], rtol=1e-5, atol=1e-7)
-
-    packed = shapes["packed_rows"](shapes["batch_of"](shape, 100, range(3))[0])
-    assert packed.shape == (6, 2)
-    assert packed.nodes == packed.tokens == shape.row_tokens
-    assert int((packed.trees[0].position_ids == 0).sum()) == 12
 
 
 def test_answers_that_differ_are_not_timed(benchmarks: Callable[[str], dict[str, Any]]) -> None:
@@ -121,3 +115,23 @@ def test_the_table_of_prefix_trees_is_up_to_date(benchmarks: Callable[[str], dic
     record = shapes["record_of"](ROOT / "results" / "benchmarks")
     page = (ROOT / "docs" / "prefix_trees.md").read_text(encoding="utf-8")
     assert shapes["table"](record) in page, "put in the output of: python benchmarks/prefix_tree_shapes.py --table"
+
+
+def test_the_benchmark_of_a_gpu_has_figures_for_every_case(tmp_path: Path) -> None:
+    output = tmp_path / "gpu.json"
+    options = ("--tiny", "--part", "exactness", "step", "--output", output)
+    done = forked("benchmarks/gpu.py", *options, CUDA_VISIBLE_DEVICES="-1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics = json.loads(output.read_text(encoding="utf-8"))["metrics"]
+    exactness, steps = metrics["parts"]["exactness"], metrics["parts"]["step"]
+    assert {case: figures for case, figures in {**exactness, **steps}.items() if "failed" in figures} == {}
+    ways = [f"{dtype}, {way}" for dtype in ("float32", "bfloat16") for way in ("rows", "dense")]
+    assert [*exactness] == [f"{model}, {way}" for model in ("llama", "qwen3", "gemma3") for way in ways]
+    for case, errors in exactness.items():
+        bound = 1e-6 if "float32" in case else 1e-3
+        assert errors["mean error of losses"] <= bound and errors["error of gradients"] <= 30 * bound, (case, errors)
+    assert [*steps] == ["DAIRTrainer", "Seq2SeqTrainer"]
+    assert all(figures["ms a step"] > 0 for figures in steps.values()), steps
+    same = {figures["tokens a step"] for figures in steps.values()}
+    assert len(same) == 1, "the trainers took other rows"
+    assert len(metrics["measures"]) == 3
