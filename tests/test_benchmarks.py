@@ -110,11 +110,11 @@ def test_answers_that_differ_are_not_timed(benchmarks: Callable[[str], dict[str,
         require_equal({"rows": ["a", "b"], "trees": ["a", "c"]})
 
 
-def test_the_table_of_prefix_trees_is_up_to_date(benchmarks: Callable[[str], dict[str, Any]]) -> None:
-    shapes = benchmarks("prefix_tree_shapes")
-    record = shapes["record_of"](ROOT / "results" / "benchmarks")
+@pytest.mark.parametrize("name", ["prefix_tree_shapes", "gpu"])
+def test_tables_of_prefix_trees_are_up_to_date(name: str, benchmarks: Callable[[str], dict[str, Any]]) -> None:
+    record = read_json(ROOT / "results" / "benchmarks" / f"{name}.json")
     page = (ROOT / "docs" / "prefix_trees.md").read_text(encoding="utf-8")
-    assert shapes["table"](record) in page, "put in the output of: python benchmarks/prefix_tree_shapes.py --table"
+    assert benchmarks(name)["table"](record) in page, f"put in the output of: python benchmarks/{name}.py --table"
 
 
 def test_the_benchmark_of_a_gpu_has_figures_for_every_case(tmp_path: Path) -> None:
