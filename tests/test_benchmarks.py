@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dair_hf.errors import DataError
+from dair_hf.io.files import read_json
 from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
