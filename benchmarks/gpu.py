@@ -6,7 +6,7 @@
     python benchmarks/gpu.py --table
 
 The first command makes the only file that travels to the GPU: tokenized dialogues with scrambled partners. The second
-runs the parts there, each in at most ninety seconds; models have the shapes of published ones and random weights.
+runs the parts there, each in at most two minutes; models have the shapes of published ones and random weights.
 `--tiny` runs all parts on a CPU with tiny models and random dialogues, in two minutes; `--table` prints the table of
 docs/prefix_trees.md from the stored record.
 

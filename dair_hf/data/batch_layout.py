@@ -129,12 +129,13 @@ class TargetRule:
             return layout
         of_logits = labels[..., int(self.shifts_labels) :].cpu().numpy()  # label that each position predicts
         tokens = batch.get("attention_mask")
-        tokens = labels.new_ones(1, 1, 1) if tokens is None or tokens.shape != labels.shape else tokens.long()
         return replace(
             layout,
             aligned=_align_pairs(of_logits, layout.partners) if self.aligns else None,
             predicted=np.stack(np.nonzero(of_logits != IGNORE_INDEX)) if self.shifts_labels else None,
-            ends_in_padding=bool((tokens.diff() <= 0).all()),
+            ends_in_padding=(
+                tokens is not None and tokens.shape == labels.shape and bool((tokens.long().diff() <= 0).all())
+            ),
         )
 
     def _label_ranges(self, labels: Tensor | None, mask: Tensor) -> list[Tensor]:

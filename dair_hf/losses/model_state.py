@@ -75,7 +75,7 @@ def single_precision(model: Any, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Leave out the attention of cuDNN, which plans every new size for a tenth of a second, longer than a step."""
+    """Leave out the attention of cuDNN, which plans every new size for a tenth of a second."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:

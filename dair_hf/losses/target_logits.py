@@ -17,13 +17,16 @@ from accelerate.utils import extract_model_from_parallel
 from accelerate.utils.other import is_compiled_module
 from torch import Tensor, nn
 
+from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import full_precision
 
 
-def output_projection(base: Any) -> nn.Module | None:
-    """Return the output projection of a model (without adapters) that treats each position by itself, else None."""
+def output_projection(model: Any) -> nn.Module | None:
+    """Return the output projection of a model whose logits can be computed at some tokens alone, else None."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
     knows_selection = getattr(base, "_supports_logits_to_keep", None)  # as `generate` asks
-    if knows_selection is None or not knows_selection():
+    adds_tokens = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
+    if knows_selection is None or not knows_selection() or adds_tokens:
         return None
     projection: nn.Module | None = base.get_output_embeddings()
     return projection
@@ -48,6 +51,11 @@ def logits_at(model: Any, inputs: Mapping[str, Any], positions: Tensor, projecti
         return logits.index_select(0, positions)
 
     def select(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if args[0].shape[:2] != inputs["input_ids"].shape:
+            shapes = list(args[0].shape[:2]), list(inputs["input_ids"].shape)
+            raise DataError(
+                f"{type(model).__name__}: expected hidden states of all tokens, {shapes[1]}, got {shapes[0]}"
+            )
         return args[0].flatten(0, 1).index_select(0, positions)[None], *args[1:]
 
     hook = projection.register_forward_pre_hook(select)
@@ -76,3 +84,9 @@ class TargetLogits(NamedTuple):
         token_losses = functional.cross_entropy(logits, targets, reduction="none")
         # The sum connects rows without a target, too, and batches without one to the graph.
         return token_losses.new_zeros(len(labels)).index_add(0, self.rows, token_losses)
+
+
+def needs_no_padding_mask(model: Any) -> bool:
+    """Return whether all attention of a model is causal and counts positions by itself, so that no padding is seen."""
+    is_causal = [module.is_causal for module in model.modules() if hasattr(module, "is_causal")]
+    return bool(is_causal) and all(is_causal) and any(name.endswith("rotary_emb") for name, _ in model.named_modules())

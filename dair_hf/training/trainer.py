@@ -57,7 +57,7 @@ from dair_hf.io.processes import gather_results
 from dair_hf.losses.model_state import without_cudnn_attention
 from dair_hf.losses.objective import Counts
 from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
-from dair_hf.losses.target_logits import output_projection
+from dair_hf.losses.target_logits import needs_no_padding_mask, output_projection
 from dair_hf.training.checks import (
     check_best_metric,
     dropout_rates,
@@ -259,8 +259,12 @@ class DAIRTrainer(PairEvaluationTrainer):
                 trees = TreeForward(chunked)
             projection = None
             if self.sample_loss is causal_nll and self.batch_objective is None:  # an objective may read all logits
-                projection = output_projection(base_model_of(model))
-            self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked, trees, projection)
+                projection = output_projection(model)
+            # On a GPU, kernels of causal attention without a mask skip what no token sees.
+            drops_masks = args.device.type == "cuda" and needs_no_padding_mask(model)
+            self._pair_loss = PairLoss(
+                args, self.sample_loss, decoder_inputs_of(model), chunked, trees, projection, drops_masks
+            )
             self._pair_loss_key = key
         return self._pair_loss
 

@@ -23,6 +23,7 @@ from accelerate.utils.other import has_compiled_regions, is_compiled_module
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._pytree import tree_map_only
+from torch.utils._triton import has_triton
 from transformers import AttentionInterface
 from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.utils import logging
@@ -36,8 +37,9 @@ FLEX = "flex_attention"
 # Nodes of small trees that run in one forward with dense masks, whose size grows with their square.
 DENSE_NODES = 1024
 # Operations a second of attention with dense masks and of FlexAttention, relative to those of matrix products, in
-# training in bfloat16 on a GPU (benchmarks/gpu.py, part "attention").
+# training in bfloat16 on a GPU: estimated from runs on one H200 (benchmarks/gpu.py measures them, part "attention").
 DENSE_SPEED, FLEX_SPEED = 0.3, 0.2
+DROPOUTS = ("attention_dropout", "attn_pdrop")  # names of the dropout of attention, which FlexAttention lacks
 GRAPHS = 64  # compiled forms of FlexAttention
 SMALLEST = 128  # nodes of a block on a CPU
 MOST = 8  # blocks of a tree; each holds a copy of the keys and values of its ancestors until the backward pass
@@ -91,14 +93,17 @@ def nodes_at_once(model: Any, device: str = "cpu", is_compiled: bool = False) ->
     implementation = getattr(config, "_attn_implementation", None)
     if implementation == FLEX:
         return AttentionCosts(None, 1.0)
-    base = extract_model_from_parallel(model)
-    if device != "cuda":
+    if device != "cuda" or config is None:
         return DENSE_NODES
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    weights = base.num_parameters(exclude_embeddings=True) / config.num_hidden_layers
+    weights = extract_model_from_parallel(model).num_parameters(exclude_embeddings=True) / config.num_hidden_layers
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    if experts:  # of which a node uses some
+        weights *= getattr(config, "num_experts_per_tok", experts) / experts
     # A node takes 6 operations per weight of a layer, and 12 per node it attends to and element of all heads.
     equal = weights / (2 * config.num_attention_heads * size)
-    skips = implementation == "sdpa" and not is_compiled and not getattr(config, "attention_dropout", 0)
+    has_dropout = any(getattr(config, name, 0) for name in DROPOUTS)
+    skips = implementation == "sdpa" and not is_compiled and not has_dropout and has_triton()
     return AttentionCosts(DENSE_SPEED * equal, FLEX_SPEED * equal if skips else None)
 
 
@@ -182,6 +187,9 @@ def _flex_attention(
     return flex_attention_forward(module, query.to(value.dtype), key.to(value.dtype), value, *args, **settings)
 
 
+METADATA = {getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")}
+
+
 class _SparseMask(Tensor):
     """Mask of a tree of S nodes with which `torch.nn.functional.scaled_dot_product_attention` runs as FlexAttention.
 
@@ -209,7 +217,7 @@ class _SparseMask(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             if function is scaled_dot_product_attention:
                 return _sparse_attention(*args, **kwargs)
-            if getattr(function, "__name__", None) == "__get__":  # shape, device, ...
+            if function in METADATA:
                 return function(*args, **kwargs)
             if function is Tensor.detach:  # by activation checkpointing
                 return args[0]

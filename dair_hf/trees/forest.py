@@ -359,13 +359,15 @@ def _cheapest(sizes: np.ndarray, ends: np.ndarray, costs: AttentionCosts) -> tup
         seen = -(-np.maximum.reduceat(ends, np.arange(0, total, BLOCK)) // BLOCK) - np.arange(-(-total // BLOCK))
         candidates.append((length + BLOCK**2 * seen.sum() / costs.sparse, [np.arange(len(sizes))], length, True))
     if costs.dense is not None:
-        length = BLOCK
-        while not candidates or length < total:
+        lengths = [BLOCK]  # then 256, 384, 512, 768, ...
+        while lengths[-1] < total:
+            last = lengths[-1]
+            lengths.append(last * 3 // 2 if last & (last - 1) == 0 and last > BLOCK else 1 << last.bit_length())
+        for length in lengths:
             if length >= sizes.max():
                 sequences = _sequences(sizes, length)
                 sequences += [np.zeros(0, dtype=np.int64)] * (_few(len(sequences)) - len(sequences))
                 candidates.append((len(sequences) * length * (1 + length / costs.dense), sequences, length, False))
-            length = length * 3 // 2 if length & (length - 1) == 0 and length > BLOCK else 1 << length.bit_length()
     _, sequences, length, is_sparse = min(candidates, key=lambda candidate: candidate[0])
     return sequences, length, is_sparse
 

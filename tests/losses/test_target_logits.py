@@ -10,17 +10,27 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import DataCollatorForSeq2Seq, Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    DataCollatorForSeq2Seq,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    RoFormerConfig,
+    RoFormerForCausalLM,
+)
 
 from dair_hf import PairCollator
 from dair_hf.data.batch_layout import LayoutCollator, TargetRule
+from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import causal_nll
-from dair_hf.losses.target_logits import output_projection
-from dair_hf.training.forward import pair_loss
+from dair_hf.losses.target_logits import needs_no_padding_mask, output_projection
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.sample_loss import base_model_of
 from tests.fixtures import tiny
@@ -116,20 +126,43 @@ def test_a_batch_without_a_target_has_gradients_of_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("padding_side", ["right", "left"])
-def test_padding_at_the_end_needs_no_mask(tmp_path: Path, padding_side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_at_the_end_needs_no_mask(tmp_path: Path, padding_side: str) -> None:
     results, masks = [], []
-    for devices in ((), ("cpu",)):
-        monkeypatch.setattr(pair_loss, "FASTER_WITHOUT_MASK", devices)
+    for drops_masks in (False, True):
         model = tiny.model("llama")
         model.register_forward_pre_hook(
             lambda module, args, inputs: masks.append("attention_mask" in inputs), with_kwargs=True
         )
-        loss = PairLoss(tiny.config(tmp_path), causal_nll, projection=output_projection(model))
+        projection = output_projection(model)
+        loss = PairLoss(tiny.config(tmp_path), causal_nll, projection=projection, drops_masks=drops_masks)
         losses = loss(model, batch_of(padding_side), with_partners=True).losses
         losses.square().sum().backward()
         results.append([losses.detach(), *(weights.grad for weights in model.parameters())])
     assert masks == [True, padding_side == "left"]
     torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-12)
+
+
+def test_a_mask_of_another_shape_is_kept() -> None:
+    batch = batch_of()
+    rows, views, length = batch["labels"].shape
+    batch["attention_mask"] = torch.ones(rows, views, 1, length, length).tril()
+    assert not TargetRule(shifts_labels=True).layout(batch).ends_in_padding
+
+
+def test_models_that_see_padding_keep_their_mask() -> None:
+    assert needs_no_padding_mask(tiny.model("llama")) and needs_no_padding_mask(gemma())
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    assert not needs_no_padding_mask(BertLMHeadModel(BertConfig(**sizes, is_decoder=False)))
+    assert not needs_no_padding_mask(RoFormerForCausalLM(RoFormerConfig(**sizes, is_decoder=False)))
+    assert not needs_no_padding_mask(tiny.model("gpt2"))  # it warns without a mask
+
+
+def test_learned_prompts_compute_all_logits(tmp_path: Path) -> None:
+    peft = get_peft_model(tiny.model("llama"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).double()
+    assert output_projection(peft) is None
+    loss = PairLoss(tiny.config(tmp_path), causal_nll, projection=output_projection(peft.get_base_model()))
+    with pytest.raises(DataError, match="hidden states"):
+        loss(peft, batch_of(), with_partners=True)
 
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])

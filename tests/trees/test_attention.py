@@ -122,11 +122,23 @@ def test_the_cheapest_layout() -> None:
         (AttentionCosts(100, 20), (3, 384, False)),
         (AttentionCosts(1e9, None), (2, 512, False)),
         (AttentionCosts(1000, 5000), (1, 1024, True)),
+        (AttentionCosts(1e9, 1), (2, 512, False)),
     ):
         sequences, length, is_sparse = forest._cheapest(sizes, ends, costs)
         assert (len(sequences), length, is_sparse) == expected, costs
         assert sorted(np.concatenate(sequences)) == [0, 1, 2, 3, 4]
         assert max(sizes[part].sum() for part in sequences) <= length
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_costs_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "has_triton", lambda: True)
+    assert nodes_at_once(build(name)) == DENSE_NODES
+    costs = nodes_at_once(build(name), "cuda")
+    assert isinstance(costs, AttentionCosts) and costs.dense is not None
+    assert (costs.sparse is None) == (name == "gpt2")  # which has attention dropout
+    assert nodes_at_once(build(name), "cuda", is_compiled=True) == (costs.dense, None)
+    assert nodes_at_once(torch.nn.Linear(1, 1), "cuda") == DENSE_NODES
 
 
 def test_a_sparse_mask_is_the_dense_one_for_all_but_attention(uncompiled: None) -> None:
@@ -138,6 +150,7 @@ def test_a_sparse_mask_is_the_dense_one_for_all_but_attention(uncompiled: None) 
     for changed, expected in ((mask.clone(), dense), (mask[..., :9], dense[..., :9]), (mask | False, dense)):
         assert type(changed) is torch.Tensor
         assert torch.equal(changed, expected)
+    assert not mask.data.all()
     states = torch.randn(1, 2, len(tree.ends), 16, dtype=torch.float64)
     expected = torch.nn.functional.scaled_dot_product_attention(states, states, states, dense, scale=0.3)
     found = torch.nn.functional.scaled_dot_product_attention(states, states, states, mask, scale=0.3)

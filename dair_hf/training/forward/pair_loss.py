@@ -34,7 +34,6 @@ from dair_hf.losses.target_logits import TargetLogits
 from dair_hf.training.forward.plan import plan_forwards
 
 TEXT_INPUTS = {"input_ids", "attention_mask"}
-FASTER_WITHOUT_MASK = ("cuda",)  # devices whose kernels of causal attention skip what no token sees
 NUMBERED_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # whose labels are numbers of classes or tokens
 
 
@@ -87,6 +86,7 @@ class PairLoss:
             (`model.prepare_decoder_input_ids_from_labels`); None if the model does not need them.
         chunked: `losses.chunked.ChunkedLoss`, which replaces `sample_loss` and does not compute all logits, or None.
         projection: Output projection of a decoder-only model, whose logits are then computed at targets alone, or None.
+        drops_masks: Whether rows that are padded on the right run without an attention mask.
         trees: `trees.tree_loss.TreeForward`, which runs batches with prefix trees, or None.
     """
 
@@ -98,6 +98,7 @@ class PairLoss:
         chunked: Any = None,
         trees: Any = None,
         projection: nn.Module | None = None,
+        drops_masks: bool = False,
     ) -> None:
         self.args = args
         self.sample_loss = sample_loss
@@ -105,6 +106,7 @@ class PairLoss:
         self.chunked = chunked
         self.trees = trees
         self.projection = projection
+        self.drops_masks = drops_masks
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
         self.soft_labels = bool(getattr(sample_loss, "soft_labels", False))
         self._labels = TargetRule(self.shifts_labels).labels
@@ -237,7 +239,7 @@ class PairLoss:
             if logits_of is not None:
                 targets = self._targets(layout, forward.views, logits_of, device)
                 run, loss = partial(targets.run, model), targets.losses
-                if layout.ends_in_padding and device.type in FASTER_WITHOUT_MASK and set(inputs) == TEXT_INPUTS:
+                if self.drops_masks and layout.ends_in_padding and set(inputs) == TEXT_INPUTS:
                     del inputs["attention_mask"]
             with fork_rng(device) if forward.replays_rng else contextlib.nullcontext():
                 if self.chunked is not None and labels is not None:
