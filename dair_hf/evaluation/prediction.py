@@ -272,11 +272,11 @@ class PairPredictor:
         The prompts of a bucket, and the answers that are written at once, have at most as many tokens as `TREE_ROWS`
         evaluation batches of the longest view.
         """
-        from dair_hf.trees.prefill import node_limit, nodes_of_neighbours
+        from dair_hf.trees.prefill import nodes_of_neighbours
 
         rows = TREE_ROWS * self.args.eval_batch_size
         longest = int(lengths.sum(1).max())
-        order, nodes = nodes_of_neighbours(prompts, node_limit(self.model))
+        order, nodes = nodes_of_neighbours(prompts, self.model)
         most_items = PROMPTS_PER_ANSWER * rows
         parts = _tree_buckets(order, nodes, rows * longest, most_items, self.accelerator.num_processes)
 

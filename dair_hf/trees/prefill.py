@@ -85,7 +85,7 @@ class PromptTrees:
 
     def __init__(self, model: Any, prompts: Sequence[Tokens]) -> None:
         ids, self._lengths = pad_right(prompts)
-        limit = node_limit(model)
+        limit = _node_limit(model)
         paths = token_trees(ids, self._lengths, _related(ids, self._lengths, limit), limit)
         self._nodes, self._trees_of_rows = paths.nodes, paths.trees_of_rows
         self._device = model.get_input_embeddings().weight.device
@@ -114,7 +114,7 @@ class PromptTrees:
         return Cache(layers=layers)
 
 
-def node_limit(model: Any) -> int:
+def _node_limit(model: Any) -> int:
     """Return the number of nodes up to which prompts are read in one forward."""
     limit = nodes_at_once(model)
     return limit if isinstance(limit, int) else FLEX_NODES
@@ -201,8 +201,9 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int, tokenize
     return False
 
 
-def nodes_of_neighbours(prompts: Sequence[np.ndarray], limit: int) -> tuple[np.ndarray, np.ndarray]:
+def nodes_of_neighbours(prompts: Sequence[np.ndarray], model: Any) -> tuple[np.ndarray, np.ndarray]:
     """Put prompts that begin alike next to each other, and count the nodes that each adds to their trees."""
+    limit = _node_limit(model)
     # Big-endian bytes compare like numbers.
     keys = [prompt.astype(">u4").tobytes() for prompt in prompts]
     order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)

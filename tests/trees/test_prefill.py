@@ -32,7 +32,7 @@ def test_answers_are_those_of_separate_prompts(
 ) -> None:
     monkeypatch.setattr(prefill, "RELATED", related)
     monkeypatch.setattr(prefill, "GROWTH", 3)  # the buffers of the cache grow several times
-    monkeypatch.setattr(prefill, "node_limit", lambda model: nodes_at_once)
+    monkeypatch.setattr(prefill, "_node_limit", lambda model: nodes_at_once)
     model: Any = build(name)
     model.generation_config.eos_token_id = None
     random = np.random.default_rng(0)
@@ -156,11 +156,12 @@ def test_memory_is_limited_in_tokens(instruction: int, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("limit", "cut"), [(1024, 2), (34, 2), (33, 18)])
-def test_nodes_of_neighbours_are_those_that_trees_add(limit: int, cut: int) -> None:
+def test_nodes_of_neighbours_are_those_that_trees_add(limit: int, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "_node_limit", lambda model: limit)
     """Prompts that share fewer than 16 tokens with the one before begin a tree, and so does what exceeds the limit."""
     common = list(range(30))
     ends = [[*common[:15], 93, 94], common, [*common[:16], 91, 92], [7], [*common[:20], 90], [*common[:20], 90, 91]]
-    order, nodes = nodes_of_neighbours([np.array(ids) for ids in ends], limit)
+    order, nodes = nodes_of_neighbours([np.array(ids) for ids in ends], None)
     assert order.tolist() == [1, 4, 5, 2, 0, 3]
     assert nodes[:, 0].tolist() == [30, 1, 1, cut, 17, 1]
     assert nodes[:, 1].tolist() == [30, 21, 22, 18, 17, 1]
@@ -171,9 +172,9 @@ def test_nodes_of_neighbours_are_those_that_trees_add(limit: int, cut: int) -> N
 
 def test_flex_attention_has_a_limit_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
-    assert prefill.node_limit(model) == 1024
+    assert prefill._node_limit(model) == 1024
     monkeypatch.setattr(model.config, "_attn_implementation", "flex_attention")
-    assert prefill.node_limit(model) == 8192
+    assert prefill._node_limit(model) == 8192
 
 
 def test_all_ranks_read_prompts_one_by_one_if_one_does(
@@ -342,7 +343,7 @@ def test_large_trees_are_cut_where_least_is_shared(monkeypatch: pytest.MonkeyPat
         return attention_inputs(tree, model)
 
     monkeypatch.setattr(prefill, "attention_inputs", record)
-    monkeypatch.setattr(prefill, "node_limit", lambda model: 110)
+    monkeypatch.setattr(prefill, "_node_limit", lambda model: 110)
     PromptTrees(build("llama"), prompts)
     assert max(sizes) <= 110
     assert sum(sizes) == 2 * 20 + 6 * (10 + 4 * 5)  # three dialogues a tree, none of them cut
