@@ -165,20 +165,6 @@ def test_accuracy_is_that_of_the_saved_model(compared: dict[str, Path], outputs:
         assert metrics[f"{key}_low"] <= share <= metrics[f"{key}_high"]
 
 
-def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str, Path], outputs: Path) -> None:
-    files = [path for path in outputs.rglob("*") if path.is_file() and path.parent != compared["cv"]]
-    files += sorted(compared["cv"].glob("*_seed0.json"))
-    # Hashes of images that were new when they were read are computed once more, and stored.
-    files = [path for path in files if path.name != "contents.json"]
-    before = {path: path.stat().st_mtime_ns for path in files}
-    # The two configurations share the backbone, but not its images.
-    assert len(list(outputs.glob("scene_backbone_*"))) == len(list(outputs.glob("counting_scenes_*"))) == 2
-    assert len(list((outputs / "features").glob("*/about.json"))) == 1
-    run(**scenes(outputs, "cv", **LONGER))
-    rewritten = [str(path.relative_to(outputs)) for path, time in before.items() if path.stat().st_mtime_ns != time]
-    assert rewritten == []
-
-
 def backbone_training(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: Any) -> tuple[str, dict[str, Any]]:
     """Return the name of the shared backbone, and the settings of its training without folders."""
     trained: list[tuple[str, dict[str, Any]]] = []

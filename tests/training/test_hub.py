@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dair_hf
-from tests.fixtures.hub_protocol import USER
+from tests.fixtures.hub_protocol import USER, HubError
 from tests.fixtures.hub_server import HubServer
 
 RUN = "-m", "tests.fixtures.pushed_run"
@@ -153,7 +153,7 @@ def test_a_metric_is_pushed_as_a_space_and_loaded_from_it(
 
 @pytest.mark.slow
 def test_refused_push_of_a_paired_run_says_why(hub_server: HubServer, tmp_path: Path) -> None:
-    hub_server.fail("POST", "/commit/", 403, "Your token cannot write here")
+    hub_server.failures.append(("POST", "/commit/", HubError(403, "Your token cannot write here")))
     done = hub_server.run_python(*RUN, "push", tmp_path, f"t5={REFUSED}", check=False)
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()

@@ -13,7 +13,6 @@ import torch
 from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, TaskType, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
-    BertConfig,
     BertForSequenceClassification,
     LlamaConfig,
     LlamaForSequenceClassification,
@@ -24,7 +23,7 @@ from transformers import (
 from dair_hf import DAIRTrainer, DataError, PairCollator
 from dair_hf.data.texts.forms import CLASSES
 from dair_hf.evaluation.evaluator import PairEvaluator
-from tests.fixtures import chats, tiny
+from tests.fixtures import chats, saved_models, tiny
 
 PAIRS: list[dict[str, Any]] = [
     {
@@ -55,10 +54,7 @@ def rows_of(rows: list[dict[str, Any]], times: int = 1) -> datasets.Dataset:
 
 def bert(**settings: Any) -> BertForSequenceClassification:
     set_seed(0)
-    names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    config = BertConfig(vocab_size=tiny.VOCAB, max_position_embeddings=16, **{**sizes, **names, **settings})
-    return BertForSequenceClassification(config)
+    return BertForSequenceClassification(saved_models.bert_config(**settings))
 
 
 def trainer(folder: Path, model: Any, data: Any = None, tokenizer: Any = None, **settings: Any) -> DAIRTrainer:
