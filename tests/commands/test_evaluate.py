@@ -42,6 +42,11 @@ CLASSES = [
     for row in range(14)
 ]
 
+INHERITED = {"source": "w4", "target": "w5", "augmented_source": "w6"}
+GENERATED = {**INHERITED, "augmented_target": "w7"}
+# Labels of token ids are not read from texts.
+ENCODED = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmented_labels": 0}
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -83,6 +88,12 @@ def answer_of(model: Any, tokenizer: Any, source: str, tokens: int = 3) -> str:
     return str(tokenizer.decode(made[0, start:], skip_special_tokens=True))
 
 
+def class_of(model: Any, tokenizer: Any, text: str) -> str:
+    """The class that a model, which is loaded in evaluation mode, gives a text."""
+    with torch.no_grad():
+        return str(model.config.id2label[int(model(**tokenizer(text, return_tensors="pt")).logits.argmax())])
+
+
 def figures(right: list[tuple[bool, bool | None]], labels: list[tuple[str, str | None]]) -> dict[str, tuple[int, int]]:
     """Numerators and denominators, counted one by one; those of CM over the pairs whose labels differ, if any do."""
     pairs = [(first, second) for first, second in right if second is not None]
@@ -116,18 +127,12 @@ def test_classifier_against_a_plain_loop(tmp_path: Path, models: Path, capsys: p
     printed = capsys.readouterr().out.splitlines()
     record = json.loads((out / "evaluation.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(name)
-    model = AutoModelForSequenceClassification.from_pretrained(name).eval()
-
-    def answer(text: str) -> str:
-        with torch.no_grad():
-            logits = model(**tokenizer(text, return_tensors="pt")).logits
-        return model.config.id2label[int(logits.argmax())]
-
+    model = AutoModelForSequenceClassification.from_pretrained(name)
     right, expected = [], []
     for view in ("", "augmented_"):
         for number, row in enumerate(CLASSES):
             if row[f"{view}text"] is not None:
-                given, wanted = answer(row[f"{view}text"]), row[f"{view}label"]
+                given, wanted = class_of(model, tokenizer, row[f"{view}text"]), row[f"{view}label"]
                 variant = "augmented" if view else "original"
                 expected.append([str(number), variant, given, wanted, given == wanted])
     assert [list(line.values()) for line in predictions(out)] == expected
@@ -245,48 +250,21 @@ def test_last_turn_of_a_chat_is_the_answer(tmp_path: Path, models: Path) -> None
     assert again == [answer(q) for q in ("a", "b", "c", *("aa", "bb", "cc") * 2)]
 
 
-def pairs_of(kind: str, answer: Callable[[Any], str]) -> list[dict[str, Any]]:
-    """Rows of which about half have the answer of the model as target; one lacks its partner, one has two."""
-
-    def view(prefix: str, text: str, knows: bool) -> dict[str, Any]:
-        prompt: Any = [{"role": "user", "content": part} for part in ("Say it.", text)] if kind == "chat" else text
-        target = answer(prompt).strip() or "w4" if knows else "Yes."
-        if kind == "chat":
-            return {f"{prefix}messages": [*prompt, {"role": "assistant", "content": target}]}
-        return {f"{prefix}prompt": prompt, f"{prefix}completion": target}
-
-    rows = []
-    for number in range(6):
-        partner = view("augmented_", WORDS[number + 7], number % 3 > 0) if number != 3 else {}
-        rows.append({"dialogue_id": number // 2, **view("", WORDS[number], number % 2 == 0), **partner})
-    return [rows[0] | view("augmented_2_", "w9", True), *rows[1:]]
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "t5", "chat", "classifier"])
 def test_answers_made_elsewhere_are_evaluated_as_those_of_the_model(
-    tmp_path: Path, models: Path, kind: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loader: Any = {"t5": AutoModelForSeq2SeqLM, "classifier": AutoModelForSequenceClassification}
-    model = loader.get(kind, AutoModelForCausalLM).from_pretrained(models / kind).eval()
-    tokenizer = AutoTokenizer.from_pretrained(models / kind)
-
-    def answer(prompt: Any) -> str:
-        if kind == "classifier":
-            with torch.no_grad():
-                return str(model.config.id2label[int(model(**tokenizer(prompt, return_tensors="pt")).logits.argmax())])
-        if kind == "chat":
-            prompt = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-        return answer_of(model, tokenizer, prompt)
-
-    pairs = write(tmp_path / "pairs.jsonl", CLASSES if kind == "classifier" else pairs_of(kind, answer))
-    length = [] if kind == "classifier" else ["--max-new-tokens", "3"]
-    assert evaluate(models / kind, pairs, tmp_path / "model", *length) == 0
+    name = str(models / "classifier")
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    none, second = ({"augmented_2_text": text, "augmented_2_label": text and "yes"} for text in (None, "w9"))
+    pairs = write(tmp_path / "pairs.jsonl", [{**CLASSES[0], **second}, *({**row, **none} for row in CLASSES[1:])])
+    assert evaluate(name, pairs, tmp_path / "model") == 0
     capsys.readouterr()
     assert run(["prompts", str(pairs)]) == 0
     prompts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    answers = write(tmp_path / "a.jsonl", [{"answer": answer(line.pop("prompt")), **line} for line in prompts[::-1]])
+    given = [{"answer": class_of(model, tokenizer, line.pop("prompt")), **line} for line in prompts[::-1]]
+    answers = write(tmp_path / "a.jsonl", given)
     record = json.loads((tmp_path / "model" / "evaluation.json").read_text())
-    assert 0 < record["metrics"]["both_correct"] < 1 and len(prompts) == len(predictions(tmp_path / "model")) >= 12
+    assert 0 < record["metrics"]["both_correct"] < 1 and len(prompts) == len(predictions(tmp_path / "model")) == 26
     for file in (answers, tmp_path / "model" / "predictions.jsonl"):  # the predictions are such a file
         assert evaluate(file, pairs, tmp_path / file.stem) == 0
         assert predictions(tmp_path / file.stem) == predictions(tmp_path / "model")
@@ -407,21 +385,14 @@ def test_limits_of_texts_are_named_as_the_option_and_recorded(
     assert "row '0'" in said and "--max-tokens 3" in said and "max_length" not in said
     assert not (tmp_path / "out").exists()
     # Without the option: 512, or the 16 positions of the classifier. Token ids are not cut.
-    ids = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmented_labels": 0}
     cases: list[tuple[str, dict[str, Any], list[str], int | None]] = [
         ("t5", row, [], 512), ("t5", row, ["--max-tokens", "9"], 9), ("classifier", CLASSES[0], [], 16),
-        ("classifier", ids, [], None),
+        ("classifier", ENCODED, [], None),
     ]  # fmt: skip
     for number, (model, one, options, wanted) in enumerate(cases):
         out = tmp_path / f"{number}"
         assert evaluate(models / model, write(pairs, [one]), out, *options) == 0
         assert json.loads((out / "evaluation.json").read_text())["settings"]["max_tokens"] == wanted
-
-
-INHERITED = {"source": "w4", "target": "w5", "augmented_source": "w6"}
-GENERATED = {**INHERITED, "augmented_target": "w7"}
-# Labels of token ids are not read from texts.
-ENCODED = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmented_labels": 0}
 
 
 @pytest.mark.parametrize(

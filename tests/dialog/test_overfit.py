@@ -13,8 +13,6 @@ from transformers import (
     BartForConditionalGeneration,
     GPT2Config,
     GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     MBartConfig,
     MBartForConditionalGeneration,
     PreTrainedModel,
@@ -41,11 +39,6 @@ BART = {
     "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64,
     "dropout": 0.0, "pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "init_std": 0.1,
 }  # fmt: skip
-LLAMA = {
-    **SIZES, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": PAD, "bos_token_id": START,
-    "eos_token_id": END, "initializer_range": 0.1,
-}  # fmt: skip
 
 
 def build(family: str) -> PreTrainedModel:
@@ -63,8 +56,6 @@ def build(family: str) -> PreTrainedModel:
         return GPT2LMHeadModel(
             GPT2Config(**SIZES, **sizes, **rates, eos_token_id=END, bos_token_id=END, initializer_range=0.1)
         )
-    if family == "llama":
-        return LlamaForCausalLM(LlamaConfig(**LLAMA))
     if family == "bart":
         model: PreTrainedModel = BartForConditionalGeneration(BartConfig(**BART, decoder_start_token_id=END))
         model.generation_config.forced_bos_token_id = START

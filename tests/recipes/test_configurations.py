@@ -77,15 +77,6 @@ def test_the_command_of_a_configuration_is_valid(path: Path) -> None:
     assert parsed[-1].output_dir == f"outputs/{path.stem}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_configuration_says_what_to_expect(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith("# ")
-    assert re.search(r"^# Needs: ", text, re.MULTILINE) and re.search(r"^# Hours: ", text, re.MULTILINE)
-    if COMMANDS[path][0] != "multiwoz_simpletod":
-        assert re.search(r"^# Expect", text, re.MULTILINE)
-
-
 def test_the_pages_and_the_experiments_name_what_is_there() -> None:
     table = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert [name for name in NAMES if f"`{name}.py`" not in table and f"recipes/{name}.py" not in table] == []

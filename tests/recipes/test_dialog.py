@@ -95,10 +95,6 @@ def test_demo_writes_records_table_and_plot(demo: Any) -> None:
         record = read(folder / f"{name}.json")
         assert record["config"]["training"]["method"] == ("erm" if name.startswith("erm") else "dair")
         assert record["config"]["training"]["max_steps"] == 4
-        assert record["config"]["data"]["train_dialogs"] == 6
-        assert set(record["data"]) == {"train", "test", "renaming"}
-        assert set(record["seconds"]) == {"training", "evaluation"}
-        assert {"versions", "git_revision", "hardware", "seed", "finished"} <= set(record)
         assert record["metrics"]["rows"] >= record["metrics"]["pairs"] > 0
         # Every turn of the demo is attainable, so that columns of these turns would repeat others.
         assert not any(key.startswith("attainable") for key in record["metrics"])
@@ -128,13 +124,6 @@ def test_names_that_give_areas_away(tmp_path: Path) -> None:
     table = [line.split(" | ") for line in (tmp_path / "comparison.md").read_text().splitlines() if line[:1] == "|"]
     assert table[0][2:5] == ["JGA known", "JGA unseen", "JGA misleading"] and table[2][2:5] == means
     assert "All figures, which decide for each turn, are by `parlai_v22(" in (tmp_path / "comparison.md").read_text()
-
-
-def test_model_card_of_a_run(demo: Any) -> None:
-    card = (demo[0] / "runs" / "dair_seed0" / "README.md").read_text()
-    assert "This model is trained from scratch on the generated dialogues dataset." in card
-    assert "lambda: 0.5 (token: objective = losses / target tokens + lambda * R / pairs)" in card
-    assert "| joint goal accuracy, original (any_of) |" in card
 
 
 def test_finished_runs_are_skipped_and_others_added(demo: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,11 +171,6 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path: Path, capsys: pytest.C
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     done = forked(SCRIPT, *tiny(output_dir=killed, **settings), kill_at=killed / "runs/dair_seed0/checkpoint-8")
     assert done.returncode == -signal.SIGKILL and not (killed / "dair_seed0.json").exists()
-    # A power cut during the writing of a checkpoint: its state is missing, so the run resumes from the one before.
-    torn = killed / "runs/dair_seed0/checkpoint-11"
-    torn.mkdir()
-    (torn / "model.safetensors").write_bytes(b"torn")
-
     run(output_dir=killed, **settings)
     # One line every two steps: steps before the kill are not repeated.
     assert 0 < capsys.readouterr().out.count("'loss'") <= 4

@@ -108,14 +108,6 @@ def test_regression_with_every_loss(qsar: Path, tmp_path: Path, loss: str, metho
     assert abs(batch["dair"] - metrics["dair"]["rmse"]) > 1e-4
 
 
-@pytest.mark.filterwarnings("ignore:none of 20 rows has an augmented view:dair_hf.errors.UndefinedMetricWarning")
-def test_clean_regression_has_no_partner(qsar: Path, tmp_path: Path) -> None:
-    options = ["--data_file", str(qsar), "--seeds", "0", "--max_steps", "5", "--methods", "erm"]
-    run("robust_regression", "robust_regression", tmp_path, *options, "--spurious_feature", "false")
-    metrics = record(tmp_path, "erm_seed0")["metrics"]
-    assert (metrics["pairs"], metrics["cm"], metrics["cm_all_rows"]) == (0, None, 1.0)
-
-
 @pytest.mark.parametrize("recipe", ["rotated_6_9", "rotated_mnist", "colored_mnist", "robust_regression"])
 def test_lambda_is_chosen_on_validation_rows_and_tested_once(
     recipe: str, mnist: Path, qsar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -123,19 +123,7 @@ def test_bad_input_ends_with_one_line(cad: str, tmp_path: Path, options: list[st
 def test_words_of_removed_revisions_are_unknown(cad: str, tmp_path: Path) -> None:
     vocabulary = {}
     for share in ("0.1", "1"):
-        options = [
-            "--cad",
-            cad,
-            *SHORT,
-            "--methods",
-            "erm",
-            "--num_train_epochs",
-            "1",
-            "--min_count",
-            "1",
-            "--pair_share",
-            share,
-        ]
+        options = ["--cad", cad, *SHORT, "--methods", "erm", "--num_train_epochs", "1", "--min_count", "1"]
         run(RECIPE, SENTIMENT, tmp_path / share, *options, "--pair_share", share)
         vocabulary[share] = set(AutoTokenizer.from_pretrained(tmp_path / share / "runs" / "erm_seed0").get_vocab())
     assert vocabulary["0.1"] < vocabulary["1"]

@@ -116,42 +116,31 @@ def test_every_method_is_trained_and_listed(compared: dict[str, Path], kind: str
     assert not list(folder.parent.rglob(".*"))
 
 
-@pytest.mark.parametrize(("kind", "method"), [("cv", "erm"), ("cv", "dair"), ("iv", "dair")])
-def test_figures_follow_from_the_predictions(compared: dict[str, Path], kind: str, method: str) -> None:
-    folder = compared[kind] / "runs" / f"{method}_seed0"
+def test_figures_follow_from_the_predictions(compared: dict[str, Path]) -> None:
+    """The others are counted in test_statistics; these need answers and scores of the task."""
+    folder = compared["cv"] / "runs" / "dair_seed0"
     answers = set(read(folder / "config.json")["id2label"].values())
     views: dict[str, dict[str, tuple[str, bool]]] = {"original": {}, "augmented": {}}
     for line in predictions(folder):
         said, right = line["prediction"], line["prediction"] in line["reference"]
-        assert said in answers
-        assert (line["correct"], set(line)) == (
-            right,
-            {"row_id", "variant", "prediction", "reference", "correct", "cluster"},
-        )
+        assert said in answers and line["correct"] == right
         views[line["variant"]][line["row_id"]] = (said, right)
     assert views["original"].keys() == views["augmented"].keys()
     # A row id consists of question and edit.
     assert all(name.split("/")[1].split("_")[0] == f"{int(name.split('/')[0]):012d}" for name in views["original"])
     pairs = [(views["original"][name], views["augmented"][name]) for name in views["original"]]
-    count = len(pairs)
-    expected = {
-        "rows": count,
-        "pairs": count,
-        "cm_denominator": sum(before for (_, before), _ in pairs),
-        "cm_numerator": sum(before and after for (_, before), (_, after) in pairs),
-        "both_correct": sum(before and after for (_, before), (_, after) in pairs) / count,
-        "flipped": sum(one != other for (one, _), (other, _) in pairs) / count,
-        "pos_to_neg": sum(before and not after for (_, before), (_, after) in pairs) / count,
-        "neg_to_pos": sum(after and not before for (_, before), (_, after) in pairs) / count,
-        "neg_to_neg_flipped": sum(
-            one != other and not before and not after for (one, before), (other, after) in pairs
-        ) / count,
-        "original_vqa_accuracy": sum(before for (_, before), _ in pairs) / count,
-        "augmented_vqa_accuracy": sum(after for _, (_, after) in pairs) / count,
-    }  # fmt: skip
-    metrics = read(compared[kind] / f"{method}_seed0.json")["metrics"]
-    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
-    assert expected["cm_denominator"] > 0
+    shares = {
+        "flipped": [one != other for (one, _), (other, _) in pairs],
+        "neg_to_neg_flipped": [one != other and not before and not after for (one, before), (other, after) in pairs],
+        "both_correct": [before and after for (_, before), (_, after) in pairs],
+        "original_vqa_accuracy": [before for (_, before), _ in pairs],
+        "augmented_vqa_accuracy": [after for _, (_, after) in pairs],
+    }
+    metrics = read(compared["cv"] / "dair_seed0.json")["metrics"]
+    assert {name: metrics[name] for name in shares} == pytest.approx(
+        {name: sum(held) / len(pairs) for name, held in shares.items()}
+    )
+    assert 0 < sum(shares["original_vqa_accuracy"])
 
 
 def test_accuracy_is_that_of_the_saved_model(compared: dict[str, Path], outputs: Path) -> None:
@@ -174,20 +163,6 @@ def test_accuracy_is_that_of_the_saved_model(compared: dict[str, Path], outputs:
         share = sum(one == other for one, other in zip(said, wanted, strict=True)) / len(asked)
         assert metrics[key] == pytest.approx(share)
         assert metrics[f"{key}_low"] <= share <= metrics[f"{key}_high"]
-
-
-def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str, Path], outputs: Path) -> None:
-    files = [path for path in outputs.rglob("*") if path.is_file() and path.parent != compared["cv"]]
-    files += sorted(compared["cv"].glob("*_seed0.json"))
-    # Hashes of images that were new when they were read are computed once more, and stored.
-    files = [path for path in files if path.name != "contents.json"]
-    before = {path: path.stat().st_mtime_ns for path in files}
-    # The two configurations share the backbone, but not its images.
-    assert len(list(outputs.glob("scene_backbone_*"))) == len(list(outputs.glob("counting_scenes_*"))) == 2
-    assert len(list((outputs / "features").glob("*/about.json"))) == 1
-    run(**scenes(outputs, "cv", **LONGER))
-    rewritten = [str(path.relative_to(outputs)) for path, time in before.items() if path.stat().st_mtime_ns != time]
-    assert rewritten == []
 
 
 def backbone_training(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: Any) -> tuple[str, dict[str, Any]]:
@@ -292,30 +267,24 @@ def test_questions_in_the_public_formats(files: dict[str, Any], vision_model: st
     assert "| method | runs | accuracy | CM |" in table
 
 
-def test_a_classifier_with_adapters(files: dict[str, Any], stored: dict[str, str], tmp_path: Path) -> None:
-    settings = {"network": "classifier", "model_name_or_path": stored["vilt"], "lora_rank": 2, "lora_alpha": 5}
-    run(**files, **settings, methods=["erm", "dair"], answers=12, output_dir=tmp_path)
+@pytest.mark.parametrize(
+    ("network", "model", "settings"),
+    [("classifier", "vilt", {"answers": 12}), ("generator", "llava", {"target": "{answer}"})],
+)
+def test_a_pretrained_model_with_adapters(
+    files: dict[str, Any], stored: dict[str, str], tmp_path: Path, network: str, model: str, settings: dict[str, Any]
+) -> None:
+    settings = {**settings, "network": network, "model_name_or_path": stored[model], "lora_rank": 2, "lora_alpha": 5}
+    run(**files, **settings, methods=["erm", "dair"], output_dir=tmp_path)
     assert methods_of(tmp_path) == ["erm", "dair"]
     for method in methods_of(tmp_path):
         assert METRICS - {"familiar_vqa_accuracy"} <= set(read(tmp_path / f"{method}_seed0.json")["metrics"])
     adapter = read(tmp_path / "runs/dair_seed0/adapter_config.json")
-    assert (adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]) == (2, 5, stored["vilt"])
+    assert (adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]) == (2, 5, stored[model])
     assert (tmp_path / "runs/dair_seed0/tokenizer.json").exists()
-    # Predictions are answers, not twelve logits.
+    # Predictions are answers, not logits or ids.
     assert all(isinstance(line["prediction"], str) for line in predictions(tmp_path / "runs/dair_seed0"))
     assert not equal_weights(tmp_path / "runs/erm_seed0", tmp_path / "runs/dair_seed0", "adapter_model")
-
-
-def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str], tmp_path: Path) -> None:
-    settings = {"network": "generator", "model_name_or_path": stored["llava"], "lora_rank": 2, "target": "{answer}"}
-    run(**files, **settings, methods=["erm", "dair"], output_dir=tmp_path)
-    assert methods_of(tmp_path) == ["erm", "dair"]
-    record = read(tmp_path / "dair_seed0.json")
-    edits = sum(map(len, CV_EDITS.values()))
-    assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (edits, edits)
-    assert METRICS - {"familiar_vqa_accuracy"} <= set(record["metrics"])
-    assert read(tmp_path / "runs/dair_seed0/adapter_config.json")["r"] == 2
-    assert all(isinstance(line["prediction"], str) for line in predictions(tmp_path / "runs/dair_seed0"))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -354,9 +323,6 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
     if network.network == "classifier":
         assert model.lora_rank > 0
         return
-    assert (network.image_size, network.saaa, network.backbone) == (448, {}, "microsoft/resnet-152")
-    assert (args.num_train_epochs, args.learning_rate, args.per_device_train_batch_size) == (40, 1e-3, 48)
-    assert (args.lr_scheduler_type, args.lr_half_life_steps) == ("constant", 50_000)
     assert args.ddp_timeout >= 24 * 3600  # the features take hours
     swept = text.split("--lambda_sweep ")[1].split("\n")[0].split()
     assert tuple(map(float, swept)) == pytest.approx(GRIDS["vqa"], rel=1e-2)

@@ -115,16 +115,6 @@ def originals(outputs: PairOutputs, step: int) -> Tensor:
     return outputs.terms.original.mean()
 
 
-def test_several_partners_of_a_row_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "README.md"
-    text = written(path, report=PairResult("test", metrics={**METRICS, "partners": 9, "all_correct": 0.25})).text
-    assert "5 of 8 rows have an augmented view, 9 in all, each a pair with its original; the shares" in text
-    assert "| consistency metric, same answer | - | - |" in text.splitlines()
-    assert "The consistency metric is 0 / 0:" in text and "over the others it is 1 / 2" in text
-    assert "| right on all views of a row | 0.2500 | - |" in text.splitlines()
-    assert "9 in all" not in written(path).text
-
-
 def test_the_card_counts_training_rows_and_pairs(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "t5", tiny.pairs("t5", 6))  # rows 1 and 4 have no partner
     made.create_model_card(dataset=["First", "Second"])
@@ -192,34 +182,15 @@ def test_adapters_are_described_and_loaded_onto_their_base(tmp_path: Path) -> No
         f"- parameters: {total:,}, of which {trained} are trained",
     ):
         assert line in lines
-    assert _usage(facts, "folder")[:7] == [
-        "```python",
-        "from peft import PeftModel",
-        "from transformers import AutoTokenizer, GPT2LMHeadModel",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained("you/tracker")',
-        'base = GPT2LMHeadModel.from_pretrained("you/base")',
-        'model = PeftModel.from_pretrained(base, "you/tracker")',
-    ]
     assert not any("adapters only" in line for line in _usage(facts, "folder"))
 
 
-def test_code_for_other_kinds_of_models() -> None:
-    classifier = _usage(ModelFacts(points.model()), "out")
-    assert classifier[1:4] == [
-        "from tests.fixtures.points import PointsModel",
-        "",
-        'model = PointsModel.from_pretrained("out")',
-    ]
-    assert "generate" not in " ".join(classifier)
-
+def test_a_class_of_no_package_has_no_code() -> None:
     class Local(points.PointsModel):
         pass
 
-    assert _usage(ModelFacts(Local(points.PointsConfig())), "out") == [
-        "The class `test_code_for_other_kinds_of_models.<locals>.Local` belongs to no installed package; load it with "
-        "its own code."
-    ]
+    (line,) = _usage(ModelFacts(Local(points.PointsConfig())), "out")
+    assert Local.__qualname__ in line
 
 
 @pytest.mark.parametrize("kind", ["vilt", "bert"])

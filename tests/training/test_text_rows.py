@@ -13,7 +13,6 @@ import torch
 from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, TaskType, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
-    BertConfig,
     BertForSequenceClassification,
     LlamaConfig,
     LlamaForSequenceClassification,
@@ -24,7 +23,7 @@ from transformers import (
 from dair_hf import DAIRTrainer, DataError, PairCollator
 from dair_hf.data.texts.forms import CLASSES
 from dair_hf.evaluation.evaluator import PairEvaluator
-from tests.fixtures import chats, tiny
+from tests.fixtures import chats, saved_models, tiny
 
 PAIRS: list[dict[str, Any]] = [
     {
@@ -55,10 +54,7 @@ def rows_of(rows: list[dict[str, Any]], times: int = 1) -> datasets.Dataset:
 
 def bert(**settings: Any) -> BertForSequenceClassification:
     set_seed(0)
-    names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    config = BertConfig(vocab_size=tiny.VOCAB, max_position_embeddings=16, **{**sizes, **names, **settings})
-    return BertForSequenceClassification(config)
+    return BertForSequenceClassification(saved_models.bert_config(**settings))
 
 
 def trainer(folder: Path, model: Any, data: Any = None, tokenizer: Any = None, **settings: Any) -> DAIRTrainer:
@@ -86,14 +82,6 @@ def test_prompts_and_completions_are_encoded_as_by_hand(tmp_path: Path, kind: st
     for name in ("input_ids", "attention_mask", "labels"):
         assert made[name][:] == [by_hand[0][name], by_hand[2][name]]
         assert made[f"augmented_{name}"][:] == [by_hand[1][name], None]
-
-
-def test_a_shared_completion_is_that_of_the_original(tmp_path: Path) -> None:
-    shared = rows_of(PAIRS).remove_columns("augmented_completion")
-    made = trainer(tmp_path, tiny.model("llama"), shared).train_dataset
-    assert made["augmented_labels"][:] == [[-100, 7, tiny.EOS], None]
-    given = rows_of(PAIRS)
-    assert trainer(tmp_path, tiny.model("llama"), given).train_dataset["augmented_labels"][0] != [-100, 7, tiny.EOS]
 
 
 def test_classes_by_name_and_pairs_of_texts(tmp_path: Path) -> None:
@@ -287,24 +275,6 @@ def test_all_turns_are_trained_and_the_last_one_is_answered(tmp_path: Path) -> N
     assert all(prompt.endswith("<|im_start|>assistant\n") for prompt in prompts)
 
 
-def test_prompts_and_completions_of_messages(tmp_path: Path) -> None:
-    """As `messages`, but for the turns of the prompt, which are not learned."""
-    tokenizer = chats.tokenizer(chats.THINKING)  # refused for all turns
-    row = {
-        "row_id": "a",
-        "prompt": LONGER[:3],
-        "completion": LONGER[3:],
-        "augmented_prompt": CHAT[:1],
-        "augmented_completion": CHAT[1:],
-    }
-    made = trainer(tmp_path, chats.llama(tokenizer), datasets.Dataset.from_list([row]), tokenizer).train_dataset
-    for prefix, answer in (("", "e"), ("augmented_", "bc")):
-        learned = tokenizer.decode([token for token in made[prefix + "labels"][0] if token != -100])
-        assert learned == f"<think></think>{answer}<|im_end|>"
-    with pytest.raises(DataError, match="row 'a': .*chat template.*message 1"):
-        trainer(tmp_path, chats.llama(tokenizer), chat_rows(), tokenizer)
-
-
 def test_streams_are_encoded_as_they_are_read(tmp_path: Path) -> None:
     stream = rows_of(PAIRS, 4).to_iterable_dataset()
     of_stream = trainer(tmp_path, tiny.model("llama"), stream, method="da", max_steps=2, dataloader_num_workers=0)
@@ -418,20 +388,18 @@ def test_texts_need_a_tokenizer_which_pads_with_its_end_token_if_it_must(tmp_pat
     assert CLASSES.needed == ("text", "label")
 
 
-def learned_texts(made: DAIRTrainer, column: str) -> list[str]:
-    tokenizer: Any = made.processing_class
-    return [tokenizer.decode([t for t in labels if t != -100]) for labels in made.train_dataset[column][:]]
-
-
 def test_of_a_completion_of_several_turns_the_last_one_is_answered(tmp_path: Path) -> None:
+    """Turns of the prompt are not learned."""
     tokenizer = chats.tokenizer()
-    rows = [{"prompt": LONGER[:1], "completion": LONGER[1:], "augmented_prompt": [{"role": "user", "content": "f?"}]}]
-    made = trainer(tmp_path, chats.llama(tokenizer), datasets.Dataset.from_list(rows), tokenizer)
-    assert learned_texts(made, "labels") == ["bc<|im_end|>e<|im_end|>"]
+    partner = [*CHAT, {"role": "user", "content": "f?"}]
+    row = {"prompt": LONGER[:1], "completion": LONGER[1:], "augmented_prompt": partner}
+    rows = datasets.Dataset.from_list([row])
+    made = trainer(tmp_path, chats.llama(tokenizer), rows, tokenizer)
+    for column in ("labels", "augmented_labels"):
+        learned = tokenizer.decode([token for token in made.train_dataset[column][0] if token != -100])
+        assert learned == "bc<|im_end|>e<|im_end|>"
     seen: list[list[str]] = []
-    made.evaluate_pairs(
-        datasets.Dataset.from_list(rows), lambda p, r: [seen.append(r) is None] * len(r), intervals=False
-    )
+    made.evaluate_pairs(rows, lambda p, r: [seen.append(r) is None] * len(r), intervals=False)
     assert seen == [["e", "e"]]
 
 

@@ -1,4 +1,4 @@
-"""DAIRTrainer: evaluation, prediction, precision, adapters, compilation, saving, and refused settings."""
+"""DAIRTrainer: evaluation, prediction, several runs, adapters, batches and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
-from transformers import EarlyStoppingCallback, default_data_collator
+from transformers import default_data_collator
 
 from dair_hf import DAIRTrainer, DataError, PairCollator, PairEvaluator
 from dair_hf.data.sampling import PaddedStream
@@ -170,14 +170,20 @@ def test_evaluation_losses_run_in_batches_of_similar_length(tmp_path: Path) -> N
     assert widths == [max(longer[start : start + 4]) for start in range(0, 28, 4)]
 
 
-def test_an_evaluation_loop_returns_predictions_and_labels_in_the_order_of_the_data(tmp_path: Path) -> None:
+def test_predictions_and_labels_are_in_the_order_of_the_data(tmp_path: Path) -> None:
     data = tiny.pairs("t5", 7)
+    seen: list[Any] = []
     made = tiny.trainer(tmp_path, "t5", None, eval_dataset=data, train_sampling_strategy="group_by_length")
     made._gen_kwargs = {"max_new_tokens": 3}
     made.evaluate(max_new_tokens=3)  # in the order of lengths
-    output = made.evaluation_loop(made.get_eval_dataloader(), "Evaluation")
-    assert [[token for token in row if token != -100] for row in output.label_ids.tolist()] == data["labels"][:]
-    np.testing.assert_array_equal(output.predictions, made.predict(data, max_new_tokens=3).predictions)
+    seen.append(made.evaluation_loop(made.get_eval_dataloader(), "Evaluation"))
+    made.compute_metrics = lambda prediction: (seen.append(prediction), {"answer": 42.0})[1]
+    assert made.evaluate(max_new_tokens=3)["eval_answer"] == 42.0
+    output = made.predict(data, max_new_tokens=3)
+    assert {"test_loss", "test_answer", "test_loss_augmented"} <= set(output.metrics)
+    for found in seen:
+        assert [[token for token in row if token != -100] for row in found.label_ids.tolist()] == data["labels"][:]
+        np.testing.assert_array_equal(found.predictions, output.predictions)
 
 
 @pytest.mark.parametrize(("clusters", "is_one_unit"), [(None, True), ("dialogue_id", True), ("row_id", False)])
@@ -276,57 +282,6 @@ def test_the_evaluation_of_views_is_what_pairs_are_measured_by(tmp_path: Path) -
     assert found.answers == [f"answer: {text}" for text in found.predictions]
     assert [line["correct"] for line in lines] == found.correct.tolist()
     assert len(lines) == len(found.views) == len(found.references) > 5
-
-
-def test_predict_generates_and_compute_metrics_sees_every_row(tmp_path: Path) -> None:
-    data = tiny.pairs("t5", 7)
-    seen: dict[str, Any] = {}
-
-    def compute_metrics(prediction: Any) -> dict[str, float]:
-        seen.update(predictions=prediction.predictions, labels=prediction.label_ids)
-        return {"answer": 42.0}
-
-    made = tiny.trainer(tmp_path, "t5", None, eval_dataset=data, compute_metrics=compute_metrics)
-    metrics = made.evaluate(max_new_tokens=4)
-    assert metrics["eval_answer"] == 42.0
-    assert [[t for t in row if t != -100] for row in seen["labels"].tolist()] == data["labels"][:]
-    assert seen["predictions"].shape[0] == 7
-    output = made.predict(data, max_new_tokens=4)
-    np.testing.assert_array_equal(output.predictions, seen["predictions"])
-    assert {"test_loss", "test_answer", "test_loss_augmented"} <= set(output.metrics)
-
-
-def test_best_model_and_early_stopping_can_use_a_metric_of_pairs(tmp_path: Path) -> None:
-    values = iter([0.2, 0.9, 0.5, 0.4, 0.3])
-
-    class Scripted(DAIRTrainer):
-        def evaluate_pairs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-            return {"both_correct": next(values)}
-
-    data = tiny.pairs("gpt2", 8)
-    made = Scripted(
-        model=tiny.model("gpt2"),
-        args=tiny.config(
-            tmp_path,
-            num_train_epochs=5,
-            eval_strategy="epoch",
-            save_strategy="epoch",
-            load_best_model_at_end=True,
-            metric_for_best_model="eval_both_correct",
-        ),
-        train_dataset=data,
-        eval_dataset=data,
-        processing_class=tiny.tokenizer(),
-        sample_loss="causal",
-        evaluator=same,
-        callbacks=[EarlyStoppingCallback(early_stopping_patience=2)],
-    )
-    made.train()
-    assert made.state.best_metric == 0.9
-    assert made.state.best_model_checkpoint.endswith("checkpoint-4")
-    assert made.state.epoch == 4.0  # two evaluations without improvement
-    best = tiny.model("gpt2").from_pretrained(tmp_path / "checkpoint-4", dtype=torch.float64)
-    assert tiny.distance(tiny.weights(made.model), tiny.weights(best)) == 0.0
 
 
 def evaluated_points(folder: Path, eval_dataset: Any, **settings: Any) -> DAIRTrainer:
@@ -492,34 +447,7 @@ def test_model_init_resets_the_state_of_an_objective(tmp_path: Path) -> None:
     assert (runs[0] - 0.5).abs().max() > 1e-3
 
 
-# ---- adapters, checkpointing, precision, compilation, saving ----
-
-
-def falling(folder: Path, built: nn.Module, **settings: Any) -> tuple[float, float]:
-    """Return the objective before and after training on the same rows."""
-    data = tiny.pairs("gpt2", 8)
-    made = tiny.trainer(
-        folder, "gpt2", data, built=built, eval_dataset=data, num_train_epochs=6, learning_rate=2e-2, **settings
-    )
-    before = made.evaluate()["eval_loss"]
-    made.train()
-    return before, made.evaluate()["eval_loss"]
-
-
-def test_lora_trains_keeps_the_base_model_and_is_reloaded(tmp_path: Path) -> None:
-    base = tiny.weights(tiny.model("gpt2"))
-    adapter = LoraConfig(task_type=TaskType.CAUSAL_LM, r=4, target_modules=["c_attn"], fan_in_fan_out=True)
-    built = get_peft_model(tiny.model("gpt2"), adapter)
-    before, after = falling(tmp_path, built)
-    assert after < before - 0.1
-    kept = {
-        name.removeprefix("base_model.model.").replace(".base_layer", ""): v for name, v in tiny.weights(built).items()
-    }
-    assert all(torch.equal(kept[name], value) for name, value in base.items() if name in kept)
-    built.save_pretrained(tmp_path / "adapter")
-    loaded = PeftModel.from_pretrained(tiny.model("gpt2"), str(tmp_path / "adapter")).eval()
-    ids = torch.tensor([[5, 6, 7]])
-    torch.testing.assert_close(loaded(input_ids=ids).logits, built.eval()(input_ids=ids).logits, rtol=0, atol=1e-6)
+# ---- adapters, forward modes, batches, checkpoints ----
 
 
 def test_lora_of_an_encoder_decoder_gets_decoder_inputs(tmp_path: Path) -> None:
@@ -530,34 +458,6 @@ def test_lora_of_an_encoder_decoder_gets_decoder_inputs(tmp_path: Path) -> None:
     found = tiny.trainer(tmp_path, "t5", data, built=built, eval_dataset=data).evaluate()["eval_loss"]
     plain = tiny.trainer(tmp_path, "t5", data, eval_dataset=data).evaluate()["eval_loss"]
     assert found == pytest.approx(plain, rel=1e-6)  # an untrained adapter adds nothing
-
-
-def test_bfloat16_autocast_trains_with_losses_in_float32(tmp_path: Path) -> None:
-    dtypes: set[torch.dtype] = set()
-
-    def spying(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        losses = causal_nll(outputs, labels)
-        dtypes.add(losses.dtype)
-        return losses
-
-    spying.shifts_labels = True  # type: ignore[attr-defined]
-    before, after = falling(tmp_path, tiny.model("gpt2", dtype=torch.float32), bf16=True, sample_loss=spying)
-    plain = tiny.trainer(tmp_path, "gpt2", None, built=tiny.model("gpt2", dtype=torch.float32))
-    plain_before = plain.evaluate(tiny.pairs("gpt2", 8))["eval_loss"]
-    assert dtypes == {torch.float32}
-    assert before == pytest.approx(plain_before, rel=0.02)
-    assert before != plain_before  # bfloat16 had an effect
-    assert after < 0.8 * before
-
-
-def test_a_saved_model_loads_and_evaluates_the_same(tmp_path: Path) -> None:
-    data = tiny.pairs("bart", 8)
-    made = tiny.trainer(tmp_path, "bart", data, eval_dataset=data)
-    made.train()
-    made.save_model(str(tmp_path / "saved"))
-    loaded = tiny.model("bart").from_pretrained(tmp_path / "saved", dtype=torch.float64)
-    again = tiny.trainer(tmp_path, "bart", None, built=loaded, eval_dataset=data)
-    assert again.evaluate()["eval_loss"] == made.evaluate()["eval_loss"]
 
 
 def test_broadcasts_of_buffers_follow_the_forward_mode_of_the_run(tmp_path: Path) -> None:

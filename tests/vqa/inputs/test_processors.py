@@ -14,7 +14,6 @@ from PIL import Image
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
-from dair_hf.data.collator import PairCollator
 from dair_hf.losses.per_sample import causal_nll, seq2seq_nll
 from dair_hf.vqa.inputs.processors import (
     ClassifierCollator,
@@ -277,20 +276,6 @@ def test_padding_id_and_questions_without_words() -> None:
 
 def test_questions_without_annotations_have_no_labels() -> None:
     assert "labels" not in collator()([{"input_ids": [5], "image": 1}])
-
-
-def test_pairs() -> None:
-    original = row([5, 6], 1, [0], [1.0])
-    partner = {f"augmented_{name}": value for name, value in row([7], 2, [1, 2], [0.5, 0.25]).items()}
-    nobody = dict.fromkeys(partner)
-    batch = PairCollator(collator())(
-        [{"row_id": "a", **original, **partner}, {"row_id": "b", **row([8], 3, [3], [1.0]), **nobody}]
-    )
-    assert torch.equal(batch["view_mask"], torch.tensor([[True, True], [True, False]]))
-    assert torch.equal(batch["input_ids"], torch.tensor([[[5, 6], [7, 0]], [[8, 0], [0, 0]]]))
-    assert torch.equal(batch["pixel_values"].flatten(), torch.tensor([1.0, 2.0, 3.0, 0.0]))
-    one, half = [1.0, 0.0, 0.0, 0.0], [0.0, 0.5, 0.25, 0.0]
-    assert torch.equal(batch["labels"], torch.tensor([[one, half], [[0.0, 0.0, 0.0, 1.0], [0.0] * 4]]))
 
 
 QUESTIONS = ["What is this?", "What's the man's hat?", "Is the man in the hat?", "how many hats?"]

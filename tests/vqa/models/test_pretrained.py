@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers.models.smolvlm import processing_smolvlm
 from transformers.utils import is_torchvision_available
 
 from dair_hf import DAIRTrainer, PairEvaluator
@@ -99,9 +98,8 @@ def test_adapters_of_a_generator(stored: Callable[..., ModelConfig], name: str, 
 @pytest.mark.skipif(is_torchvision_available(), reason="their parts for videos load")
 @pytest.mark.parametrize("name", sorted(vl.PUBLISHED))
 def test_published_folders_load_without_torchvision(
-    stored: Callable[..., ModelConfig], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stored: Callable[..., ModelConfig], name: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(processing_smolvlm, "num2words", str)
     files = vl.PUBLISHED[name]
     processor = load_processor(stored(name))
     settings = files["preprocessor_config.json"]
@@ -163,14 +161,13 @@ def objective(model: Any, collator: Any, data: Any, dair_lambda: float, shift: i
     return total / len(rows)
 
 
-KINDS = [("vilt", 2), ("smolvlm", 0), ("qwen2_vl", 2), ("florence2", 2)]
+KINDS = [("vilt", 2), ("llava", 0), ("qwen2_vl", 2), ("florence2", 2)]
 
 
 @pytest.mark.parametrize(("name", "rank"), KINDS)
 def test_a_step_on_pairs_and_their_evaluation(
-    name: str, rank: int, stored: Callable[..., ModelConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, rank: int, stored: Callable[..., ModelConfig], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(processing_smolvlm, "num2words", str)
     where = stored(name, lora_rank=rank)
     processor = load_processor(where)
     data = vl.pairs(tmp_path)
