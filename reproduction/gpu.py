@@ -13,7 +13,7 @@ Each method has a process. All train for the same number of epochs, as many as t
 speed after the first steps, with one learning rate schedule over these epochs. Training ends after `TRAIN_SHARE` of the
 time at the latest. Each process then answers test dialogues, in one shuffled order, until time is over. The table
 covers the dialogues that all methods have answered, and is written again after each part. The same command continues:
-finished trainings and answers are kept.
+finished trainings and answers are kept. Other settings, data or weights need another `--output`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, lambda_note, runs_of, with_settings
 from dair_hf.experiments.paired import read_outcomes, write_paired
 from dair_hf.experiments.report import Column, write_comparison
-from dair_hf.experiments.run_records import Run, fingerprint, run_record
+from dair_hf.experiments.run_records import SETTINGS_NOTE, Run, fingerprint, run_record
+from dair_hf.io.archives import sha256_of
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import atomic_folder, claim_folder, read_json, write_json, write_text
 from dair_hf.io.records import read_predictions
@@ -191,6 +192,14 @@ def work(options: argparse.Namespace, number: int, progress: Any, epochs: Any, t
         longest = max(longest, time.time() - began)
 
 
+def used_by(options: argparse.Namespace, settings: Settings, run: Run) -> tuple[dict[str, Any], dict[str, str], str]:
+    """Return the settings of a run, the fingerprints of its data and weights, and the fingerprint of all."""
+    used = {"data": settings.data, "model": settings.model, "training": run.args}
+    prints = {name: read_json(options.folder / name / "state.json")["_fingerprint"] for name in ("train", "test")}
+    prints["model"] = fingerprint(*map(sha256_of, sorted((options.folder / "model").glob("*.safetensors"))))
+    return used, prints, fingerprint(used, prints)
+
+
 def compare_answers(options: argparse.Namespace, settings: Settings) -> str:
     """Write records and table over the dialogues that all methods with answers have answered; return the table."""
     files = {run.name: sorted(Path(run.args.output_dir).glob("answers_*.jsonl")) for run in settings.runs}
@@ -213,10 +222,9 @@ def compare_answers(options: argparse.Namespace, settings: Settings) -> str:
         state = read_json(Path(run.args.output_dir) / TRAINER_STATE_NAME)
         metrics = evaluator(*views, row_ids=list(rows), clusters=clusters)
         metrics |= {"epochs": state["epoch"], "steps": state["global_step"], "dialogues": len(set(clusters))}
-        used = {"data": settings.data, "model": settings.model, "training": run.args}
+        used, prints, identity = used_by(options, settings, run)
         seconds = {"training": state["log_history"][-1]["train_runtime"]}
-        prints = {name: read_json(options.folder / name / "state.json")["_fingerprint"] for name in ("train", "test")}
-        record = run_record(run.name, run.method, run.seed, used, metrics, seconds, prints, fingerprint(used, prints))
+        record = run_record(run.name, run.method, run.seed, used, metrics, seconds, prints, identity)
         records.append({**record, "outcomes": read_outcomes(run.predictions_file).to_json()})
         write_json(options.output / f"{run.name}.json", records[-1])
     columns = [column._replace(key=column.key.format(accuracy=evaluator.accuracy_key)) for column in COLUMNS]
@@ -243,6 +251,11 @@ def run_all(options: argparse.Namespace) -> None:
     began, seconds = time.time(), options.minutes * 60
     settings, pace = read_settings(options), TINY if options.tiny else FULL
     claim_folder(options.output)
+    notes = {Path(run.args.output_dir) / SETTINGS_NOTE: used_by(options, settings, run)[2] for run in settings.runs}
+    if others := [str(note.parent) for note, now in notes.items() if note.exists() and note.read_text("utf-8") != now]:
+        raise DataError(f"{', '.join(others)}: of other settings, data or weights; choose another --output")
+    for note, now in notes.items():
+        write_text(note, now)
     times = began + TRAIN_SHARE * seconds, began + TEST_SHARE * seconds
     context = multiprocessing.get_context("forkserver")  # imports once, and without the threads of this process
     context.set_forkserver_preload(["recipes.multiwoz_simpletod"])

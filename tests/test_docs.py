@@ -8,6 +8,7 @@ import io
 import json
 import re
 import runpy
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,30 @@ def test_the_first_run_of_the_readme_ends_in_success(tmp_path: Path) -> None:
     erm, dair = (ast.literal_eval(printed[method]) for method in ("erm", "dair"))
     assert erm["original_accuracy_pairs"] > 0.9 and erm["cm"] < 0.1
     assert min(dair.values()) > 0.9
+
+
+def test_programs_for_answers_made_elsewhere_ask_the_whole_line(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "answers_made_elsewhere.md").read_text(encoding="utf-8")
+    by_vllm, by_api = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    libraries = {"vllm": mock.MagicMock(), "openai": mock.MagicMock()}
+    generate = libraries["vllm"].LLM.return_value.generate
+    generate.return_value = [mock.MagicMock()]
+    generate.return_value[0].outputs[0].text = "no"
+    create = libraries["openai"].OpenAI.return_value.chat.completions.create
+    create.return_value.choices[0].message.content = "no"
+    line, file = {"row_id": "0", "view": 0}, tmp_path / "prompts.jsonl"
+    with mock.patch.dict(sys.modules, libraries):
+        file.write_text(json.dumps({**line, "prompt": "He sleeps.", "text_pair": "He runs."}))
+        run(by_vllm, tmp_path)
+        run(by_api, tmp_path)
+        assert generate.call_args.args[0] == ["He sleeps.\nHe runs."]
+        assert create.call_args.kwargs["messages"] == [{"role": "user", "content": "He sleeps.\nHe runs."}]
+        assert "tools" not in create.call_args.kwargs
+        file.write_text(json.dumps({**line, "prompt": [{"role": "user", "content": "Hi"}], "tools": [{"name": "f"}]}))
+        run(by_api, tmp_path)
+        assert create.call_args.kwargs["tools"] == [{"name": "f"}]
+        with pytest.raises(SystemExit):
+            run(by_vllm, tmp_path)
 
 
 def test_a_broken_page_is_noticed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from datasets.utils import logging as datasets_logging
 from transformers.utils import logging as transformers_logging
 
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
-from dair_hf.data.collator import LABELS
+from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.texts.files import JSON_LINES, read_pairs, with_row_ids
 from dair_hf.data.texts.forms import GENERATED, INPUT_IDS
 from dair_hf.data.view_columns import columns_of_views
@@ -65,7 +65,8 @@ def evaluate_model(
     """Evaluate a model, or answers in a .jsonl, on pairs; write record, predictions, and a report for any groups."""
     clock = _Clock(started)
     clock.lap("imports")
-    use_cpu, answers = _choose_device(settings.device), [Path(name)] if name.endswith(JSON_LINES) else []
+    answers = [Path(name)] if name.endswith(JSON_LINES) else []
+    use_cpu = not answers and _choose_device(settings.device)
     if report_groups is not None:
         require_report_libraries()
         if answers:
@@ -73,14 +74,15 @@ def evaluate_model(
     is_first = int(os.environ.get("RANK", "0")) == 0
     output = atomic_folder(folder, [path, *answers], overwrite) if is_first else contextlib.nullcontext(folder)
     with _progress_bars(show_progress), output as written, tempfile.TemporaryDirectory() as scratch:
-        rows = with_row_ids(read_pairs(path))
-        rows = rows.select(range(min(settings.limit or len(rows), len(rows))))
+        all_rows = with_row_ids(read_pairs(path))
+        rows = all_rows.select(range(min(settings.limit or len(all_rows), len(all_rows))))
         clock.lap("reading")
         model = report = None
         if answers:
             evaluator, views = _evaluator_for(name, None, rows, settings), TextViews(rows)
             units, _ = evaluator.units_and_masks(views, None)
-            found = evaluator.evaluate_views(views, list(map(str, views.read_answers(name))), views.references, units)
+            given = views.read_answers(name, ignored=all_rows[ROW_ID][len(rows) :])
+            found = evaluator.evaluate_views(views, list(map(str, given)), views.references, units)
             used: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
             answered_by: dict[str, Any] = {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}
         else:

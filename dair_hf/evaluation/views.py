@@ -269,19 +269,21 @@ class PairViews(PairIndex):
             if (first := first_with.setdefault(name, row)) != row:
                 raise DataError(f"row_id {name!r}: expected one row, got rows {first} and {row}")
 
-    def read_answers(self, path: str | Path) -> list[Any]:
+    def read_answers(self, path: str | Path, ignored: Iterable[Any] = ()) -> list[Any]:
         """Return the answers of another program to all views, `[M]`.
 
         A line has `row_id`, `view` (0: the original, p: partner number p) and `answer`, or is a line of `write`. The
-        lines may have any order; each view must have one.
+        lines may have any order; each view must have one. Those of rows with `ignored` names do not count.
         """
         self.require_unique_rows()
         ids, answers = self.row_ids, dict[tuple[str, int | None], Any]()
         names = [(str(ids[int(row)]), view) for row, view in zip(self.rows, self.variants.tolist(), strict=True)]
-        known = set(names)
+        known, others = set(names), set(map(str, ignored))
         for line in load_records(path):
             view, answer = line.get("view", line.get("variant")), line.get("answer", line.get("prediction"))
             name = str(line.get(ROW_ID)), view if isinstance(view, int) else variant_number(view)
+            if name not in known and name[0] in others:
+                continue
             if name not in known or name in answers or answer is None:
                 found = "no such view" if name not in known else "none" if answer is None else "several"
                 raise DataError(f"{path}: row {name[0]!r}, view {view!r}: expected one answer to a view, got {found}")

@@ -316,7 +316,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
           `lambda logits, labels: logits`.
 
         Or it is read from `answers`, a file of another program: a text if the model generates, the name or number of a
-        class for a classifier.
+        class for a classifier. The model card does not mention the metrics of such answers.
         """
         from dair_hf.io.records import require_predictions_file
         from dair_hf.training.model_card import PairResult
@@ -327,7 +327,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         found = self.evaluate_views(dataset, evaluator, **chosen, **gen_kwargs)
         if predictions_file is not None and self.is_world_process_zero():
             found.views.write(predictions_file, found.answers, found.references, found.correct, found.clusters)
-        if data_name is not None:
+        if data_name is not None and answers is None:
             names = found.evaluator.accuracy_name, found.evaluator.preset
             self.pair_results[data_name] = PairResult(data_name, *names, found.metrics)
         return found.metrics

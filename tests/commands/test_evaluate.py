@@ -273,6 +273,9 @@ def test_answers_made_elsewhere_are_evaluated_as_those_of_the_model(
         unused = ("batch_size", "max_tokens", "max_new_tokens", "device")
         assert [found["settings"][name] for name in ("match", *unused)] == ["exact"] + [None] * 4
         assert found["answers"] == {"path": str(file), "fingerprint": f"sha256:{sha256_of(file)}"}
+    # Answers to other rows of the pairs do not count, nor does the device, since no model runs.
+    assert evaluate(answers, pairs, tmp_path / "two", "--limit", "2", "--device", "cuda:99") == 0
+    assert predictions(tmp_path / "two") == [n for n in predictions(tmp_path / "model") if n["row_id"] in ("0", "1")]
 
 
 @pytest.mark.parametrize(
@@ -281,6 +284,7 @@ def test_answers_made_elsewhere_are_evaluated_as_those_of_the_model(
         (lambda lines: lines[:-1], [], "row '1' (augmented view)"),
         (lambda lines: [*lines, lines[2]], [], "row '0', view 1"),
         (lambda lines: [*lines, {"row_id": "2", "view": 0, "answer": "a"}], [], "row '2', view 0"),
+        (lambda lines: [*lines, {"row_id": "2", "view": 0, "answer": "a"}], ["--limit", "1"], "row '2', view 0"),
         (lambda lines: [{**line, "view": "first"} for line in lines], [], "view 'first'"),
         (lambda lines: [*lines[1:], {**lines[0], "answer": None}], [], "row '0', view 0"),
         (list, ["--report"], "--report"),

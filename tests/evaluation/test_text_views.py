@@ -73,7 +73,7 @@ def test_a_trainer_evaluates_answers_as_its_own_predictions(tmp_path: Path, kind
     model.forward = None  # answers need none
     found = trainer.evaluate_pairs(pairs, answers=file, predictions_file=again, data_name="elsewhere")
     assert found == pytest.approx(expected, nan_ok=True) and again.read_text() == own.read_text()
-    assert trainer.pair_results["elsewhere"].metrics == found
+    assert [*trainer.pair_results] == ["evaluation data"]  # the card has the model's own answers only
     with pytest.raises(DataError, match="max_new_tokens"):
         trainer.evaluate_pairs(pairs, answers=file, max_new_tokens=3)
     if kind == "classifier":

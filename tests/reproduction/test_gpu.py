@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,4 +117,9 @@ def test_a_training_that_is_out_of_time_is_evaluated_and_the_same_command_goes_o
     last.unlink()
     run(tmp_path / "out", *options, "--minutes", "0.8")
     assert last.read_text() == answers
-    assert read_json(tmp_path / "out" / "da_seed0.json")["metrics"] == before  # not trained again
+    assert (record := read_json(tmp_path / "out" / "da_seed0.json"))["metrics"] == before  # not trained again
+    prepared = shutil.copytree(output / "prepared", tmp_path / "prepared")
+    for other in (["--learning_rate", "0.1"], ["--folder", str(prepared)]):
+        with pytest.raises(SystemExit):
+            run(tmp_path / "out", *options, *other, "--minutes", "0.8")
+    assert read_json(tmp_path / "out" / "da_seed0.json") == record
