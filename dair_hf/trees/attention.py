@@ -70,7 +70,7 @@ def attention_inputs(tree: TokenTree, model: Any, sequences: int = 1, is_sparse:
         window = None if window is None or window >= depth else window
         if implementation == FLEX:
             return _block_mask(tree, window, has_windows=set(windows.values()) != {None})
-        if is_sparse:
+        if is_sparse and not is_compiled:
             return _SparseMask.of(tree, window, _block_mask(tree, window, has_windows=set(windows.values()) != {None}))
         visible = tree_mask(tree, window, sequences)
         if implementation == "sdpa":
