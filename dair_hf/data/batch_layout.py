@@ -45,7 +45,7 @@ class BatchLayout:
     label_range: np.ndarray | None = None
     """Smallest and largest label of every view, `[2, B, V]` int64, 0 without a target; None if not integers."""
     ends_in_padding: bool = False
-    """Whether padding only follows the tokens of a view, so that causal attention never reaches it."""
+    """True if padding only follows the tokens of each view, so that causal attention never reaches it."""
 
     @property
     def partners(self) -> np.ndarray:

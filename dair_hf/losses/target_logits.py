@@ -43,7 +43,8 @@ def logits_at(model: Any, inputs: Mapping[str, Any], positions: Tensor, projecti
     """
     if projection is None:
         projection = output_projection(extract_model_from_parallel(model))
-    if projection is not None and len(inputs["input_ids"]) == 1:
+    ids = inputs.get("input_ids")  # a model may get embeddings in their place
+    if projection is not None and ids is not None and len(ids) == 1:
         of_sequence: Tensor = model(**inputs, logits_to_keep=positions).logits[0]
         return of_sequence
     if projection is None or is_compiled_module(model):  # a compiled model ignores hooks
@@ -51,11 +52,9 @@ def logits_at(model: Any, inputs: Mapping[str, Any], positions: Tensor, projecti
         return logits.index_select(0, positions)
 
     def select(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if args[0].shape[:2] != inputs["input_ids"].shape:
-            shapes = list(args[0].shape[:2]), list(inputs["input_ids"].shape)
-            raise DataError(
-                f"{type(model).__name__}: expected hidden states of all tokens, {shapes[1]}, got {shapes[0]}"
-            )
+        if ids is not None and args[0].shape[:2] != ids.shape:
+            found = list(args[0].shape[:2])
+            raise DataError(f"{type(model).__name__}: expected hidden states of {list(ids.shape)} tokens, got {found}")
         return args[0].flatten(0, 1).index_select(0, positions)[None], *args[1:]
 
     hook = projection.register_forward_pre_hook(select)

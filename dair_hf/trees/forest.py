@@ -31,7 +31,7 @@ SIZES = 16
 
 
 class AttentionCosts(NamedTuple):
-    """How many nodes a node can attend to on a GPU, at the cost of everything else in its layer; None: not at all.
+    """Nodes to which a node can attend on a GPU at the cost of everything else in its layer; None: it cannot.
 
     Attributes:
         dense: With dense masks, which compute all scores of a sequence.

@@ -142,6 +142,15 @@ def test_padding_at_the_end_needs_no_mask(tmp_path: Path, padding_side: str) -> 
     torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-12)
 
 
+def test_embeddings_in_place_of_ids(tmp_path: Path) -> None:
+    model, batch = tiny.model("llama"), batch_of()
+    batch["inputs_embeds"] = model.get_input_embeddings()(batch["input_ids"]).detach()
+    expected = PairLoss(tiny.config(tmp_path), causal_nll)(model, batch_of(), with_partners=True).losses
+    del batch["input_ids"]
+    loss = PairLoss(tiny.config(tmp_path), causal_nll, projection=output_projection(model))
+    torch.testing.assert_close(loss(model, batch, with_partners=True).losses, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_a_mask_of_another_shape_is_kept() -> None:
     batch = batch_of()
     rows, views, length = batch["labels"].shape

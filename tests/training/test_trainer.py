@@ -507,3 +507,17 @@ def test_checkpoints_of_an_earlier_run_are_named_at_the_start(tmp_path: Path, ca
         if number == 1:
             assert said == []
     assert said[0].startswith(f"{tmp_path} holds 2 checkpoints of an earlier run, such as checkpoint-2")
+
+
+@pytest.mark.parametrize("settings", [{}, {"share_prefixes": "row_id"}], ids=str)
+def test_attention_of_cudnn_is_off_for_rows_of_many_lengths_alone(tmp_path: Path, settings: dict[str, Any]) -> None:
+    seen: list[bool] = []
+    trainer = tiny.trainer(tmp_path, "llama", tiny.pairs("llama", 4), max_steps=1, **settings)
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    assert enabled()
+    trainer.model.register_forward_hook(lambda *forward: seen.append(enabled()))
+    trainer.train()
+    assert seen[-1] == bool(settings) and enabled()
+    seen.clear()
+    trainer.evaluate(tiny.pairs("llama", 4))
+    assert set(seen) == {False} and enabled()

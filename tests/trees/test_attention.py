@@ -105,6 +105,7 @@ def test_layouts_of_a_gpu(
     assert len(made.trees) == 1
     assert len(made.trees[0].ends) % (8 * made.sequences) == 0
     assert made.is_sparse == (costs.dense is None) == (made.sequences == 1)
+    assert tree_mask(made.trees[0], None, made.sequences).any(-1).all()  # padding sees itself
     without_dropout = {"attention_dropout": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     model = build(name, **without_dropout)
     trained = build(name, **without_dropout).train() if checkpoints else model

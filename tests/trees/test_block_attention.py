@@ -188,6 +188,7 @@ def test_compiled_models(request: pytest.FixtureRequest) -> None:
     model, tree = build("llama"), random_tree(2)
     inputs = attention_inputs(tree, model)
     compiled = torch.compile(model, backend="eager")
-    assert type(attention_inputs(tree, compiled)["attention_mask"]) is torch.Tensor
+    for is_sparse in (False, True):
+        assert type(attention_inputs(tree, compiled, 1, is_sparse)["attention_mask"]) is torch.Tensor
     found = compiled(**attention_inputs(tree, compiled)).logits
     torch.testing.assert_close(found, model(**inputs).logits)
