@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +26,12 @@ tolerance of its own: it is *inside the tolerance* if the whole interval of d is
 better. Brackets show d and its bound. *Inside* means that our runs do not contradict the printed value, not that both
 are equal.
 
-**Relations.** A sentence in place of a value is a relation between two of our own values. Their difference d has the
-95 % t interval from d - b to d + b, with b = t sqrt(s^2 / n + s'^2 / n') of our own two values. "above" means d > 0,
-"below" d < 0, "about" |d| up to the row's tolerance, and "not above" d up to it. The relation *holds* if it does on
-the whole interval, *does not hold* if it does nowhere on it, and is *undecided* otherwise. With one seed on either
-side there is no interval, and it is *undecided*.
+**Relations.** A sentence in place of a value is a relation between two of our own values. Where both have at least two
+seeds in common, d is their mean difference over these seeds, whose runs start from the same weights and see the same
+batches, with the 95 % t interval of paired values: from d - b to d + b, b = t s / sqrt(n). Else b = t sqrt(s^2 / n +
+s'^2 / n') of the two means (Welch). "above" means d > 0, "below" d < 0, "about" |d| up to the row's tolerance, and "not
+above" d up to it. The relation *holds* if it does on the whole interval, *does not hold* if it does nowhere on it, and is
+*undecided* otherwise. With one seed on either side there is no interval, and it is *undecided*.
 
 Standard deviations are over seeds, with n - 1."""
 
@@ -151,12 +152,14 @@ def judge_value(
     return kind, f"{'one seed: ' if ours.seeds == 1 else ''}{words} ({shown})"
 
 
-def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float, digits: int) -> tuple[str, str]:
+def judge_relation(
+    ours: Mapping[int, float], other: Mapping[int, float], relation: str, tolerance: float, digits: int
+) -> tuple[str, str]:
     """Decide whether two of our values have the relation that the paper claims.
 
     Args:
-        ours: First value.
-        other: Second value.
+        ours: First value by seed.
+        other: Second value by seed.
         relation: "above", "below", "near" or "not_above".
         tolerance: For "near" and "not_above": differences up to this value are ignored.
         digits: Digits after the decimal point.
@@ -165,13 +168,12 @@ def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float,
         The kind of the verdict, and the verdict in words.
 
     Example:
-        >>> judge_relation(Sample(0.9, 0.02, 3), Sample(0.8, 0.03, 3), "above", 0.0, 2)
-        ('holds', 'holds (+0.10, bound 0.06)')
+        >>> judge_relation({0: 0.88, 1: 0.92, 2: 0.90}, {0: 0.78, 1: 0.83, 2: 0.79}, "above", 0.0, 2)
+        ('holds', 'holds (+0.10, bound 0.02)')
     """
-    difference = ours.mean - other.mean
-    if min(ours.seeds, other.seeds) == 1:
+    difference, bound = difference_of(ours, other)
+    if bound is None:
         return "undecided", f"one seed: undecided ({difference:+.{digits}f})"
-    bound = welch_half_width((ours.std, ours.seeds), (other.std, other.seeds))
     low, high = difference - bound, difference + bound
     margin = tolerance + SLACK
     holds, refuted = {
@@ -182,6 +184,24 @@ def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float,
     }[relation]
     kind = "holds" if holds else "does not hold" if refuted else "undecided"
     return kind, f"{kind} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
+
+
+def difference_of(ours: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float | None]:
+    """Return the difference of two values by seed, and the half-width of its interval as `RULES` states."""
+    shared = sorted(ours.keys() & other.keys())
+    if len(shared) > 1:
+        mean, std, size = _sample({seed: ours[seed] - other[seed] for seed in shared})
+        return mean, welch_half_width((std, size))
+    first, second = _sample(ours), _sample(other)
+    has_interval = min(first.seeds, second.seeds) > 1
+    bound = welch_half_width((first.std, first.seeds), (second.std, second.seeds)) if has_interval else None
+    return first.mean - second.mean, bound
+
+
+def _sample(by_seed: Mapping[int, float]) -> Sample:
+    sample = Sample.of(list(by_seed.values()))
+    assert sample is not None  # there are runs, and all values are defined
+    return sample
 
 
 def judge(claim: Claim, results: Path, read: Callable[[Path], list[Record]] = read_records) -> Verdict:
@@ -198,25 +218,28 @@ def judge(claim: Claim, results: Path, read: Callable[[Path], list[Record]] = re
         subtracted = {run.content["seed"]: run for (run,) in runs_of(source.minus)}
         return [(run, subtracted[seed]) for run in runs if (seed := run.content["seed"]) in subtracted]
 
-    samples: list[list[Sample]] = []
+    values: list[list[dict[int, float]]] = []  # of both sides, for each metric: by seed
     for source in (claim.source, claim.other or claim.source):
         runs = runs_of(source)
         if not runs:
             wanted = ", ".join(f"{key} = {value}" for key, value in source.where.items())
             return Verdict("not run", "-", f"not run yet: {source.experiment}{f' ({wanted})' if wanted else ''}")
-        samples.append([])
+        values.append([])
         for key in source.metrics:
-            values = []
+            by_seed: dict[int, float] = {}
             for records in runs:
                 measured = [metric_of(record, key, label) for record in records]
                 defined = [value for value in measured if value is not None]
                 if len(defined) < len(measured):
                     return Verdict("undefined", "-", f"{key} is undefined in {records[0].content['name']}")
-                values.append(claim.scale * (defined[0] - sum(defined[1:])))
-            samples[-1].append(Sample.of(values))
-    ours, others = samples
+                seed = records[0].content["seed"]
+                if seed in by_seed:
+                    raise DataError(f"{label}: expected one run of seed {seed}, got several; narrow its `where`")
+                by_seed[seed] = claim.scale * (defined[0] - sum(defined[1:]))
+            values[-1].append(by_seed)
+    ours, others = values
     if claim.relation is None:
-        return _judge_printed(claim, ours[0])
+        return _judge_printed(claim, _sample(ours[0]))
     others = others * len(ours) if len(others) == 1 else others
     return _judge_relations(claim, claim.relation, list(zip(claim.source.metrics, ours, others, strict=True)))
 
@@ -229,21 +252,23 @@ def _judge_printed(claim: Claim, ours: Sample) -> Verdict:
     return Verdict(kind, _show(ours, printed.decimals), words, is_wide=is_wide)
 
 
-def _judge_relations(claim: Claim, relation: str, pairs: Sequence[tuple[str, Sample, Sample]]) -> Verdict:
+def _judge_relations(
+    claim: Claim, relation: str, pairs: Sequence[tuple[str, Mapping[int, float], Mapping[int, float]]]
+) -> Verdict:
     """Judge a relation that must hold for each metric; the verdict shows the metric with the least support."""
     order = ("does not hold", "undecided", "holds")
     sign = {"above": 1, "below": -1, "near": 0, "not_above": -1}[relation]
 
-    def support(pair: tuple[str, Sample, Sample]) -> tuple[int, float]:
+    def support(pair: tuple[str, Mapping[int, float], Mapping[int, float]]) -> tuple[int, float]:
         _, ours, other = pair
-        gap = ours.mean - other.mean
+        gap, _ = difference_of(ours, other)
         kind, _ = judge_relation(ours, other, relation, claim.tolerance, claim.digits)
         return order.index(kind), sign * gap if sign else -abs(gap)
 
     name, ours, other = min(pairs, key=support)
     kind, words = judge_relation(ours, other, relation, claim.tolerance, claim.digits)
-    shown = f"{_show(ours, claim.digits)} against {_show(other, claim.digits)}"
-    gap = ours.mean - other.mean
+    shown = f"{_show(_sample(ours), claim.digits)} against {_show(_sample(other), claim.digits)}"
+    gap, _ = difference_of(ours, other)
     is_opposed = {
         "above": gap <= SLACK,
         "below": gap >= -SLACK,

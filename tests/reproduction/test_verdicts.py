@@ -14,7 +14,7 @@ from scipy import stats
 from dair_hf.errors import DataError
 from dair_hf.experiments.selection import Sample
 from reproduction.claims import PrintedValue
-from reproduction.verdicts import _show, judge_relation, judge_value, welch_half_width
+from reproduction.verdicts import _show, difference_of, judge_relation, judge_value, welch_half_width
 
 
 @settings(max_examples=25)
@@ -110,28 +110,42 @@ def test_printed_values(
     ],
 )
 def test_relations(mean: float, relation: str, tolerance: float, kind: str) -> None:
-    verdict = judge_relation(Sample(mean, 0.3, 9), Sample(1.0, 0.0, 4), relation, tolerance, 2)
+    """Nine values with deviation 0.3 against four without, of other seeds: Welch's bound is t(8) 0.3 / 3 = 0.23."""
+    spread = 0.3 * math.sqrt(8 / 9)
+    ours = {seed: mean + spread * (seed % 3 - 1) * math.sqrt(1.5) for seed in range(9)}
+    verdict = judge_relation(ours, dict.fromkeys(range(10, 14), 1.0), relation, tolerance, 2)
     assert verdict == (kind, f"{kind} ({mean - 1:+.2f}, bound 0.23)")
+
+
+def test_relations_are_paired_over_shared_seeds() -> None:
+    """The differences of seeds 0 to 2 are 1, 2 and 3, with the interval of scipy's paired t-test; seed 9 has no partner."""
+    ours, other = {0: 11.0, 1: 22.0, 2: 33.0, 9: 50.0}, {0: 10.0, 1: 20.0, 2: 30.0}
+    low, high = stats.ttest_rel([11, 22, 33], [10, 20, 30]).confidence_interval(0.95)
+    difference, bound = difference_of(ours, other)
+    assert (difference, bound) == (2.0, pytest.approx((high - low) / 2))
+    unpaired, wide = difference_of(ours, {seed + 3: value for seed, value in other.items()})
+    assert unpaired == 9.0 and wide is not None and wide > 5 * (high - low)
 
 
 @pytest.mark.parametrize("relation", ["above", "below", "near", "not_above"])
 @pytest.mark.parametrize(("seeds", "others"), [(1, 1), (1, 5), (5, 1)])
 def test_relations_are_undecided_with_one_seed(relation: str, seeds: int, others: int) -> None:
     for mean in (0.1, 0.5, 0.9):
-        verdict = judge_relation(Sample(mean, 0, seeds), Sample(0.5, 0, others), relation, 1.0, 2)
+        ours, other = dict.fromkeys(range(seeds), mean), dict.fromkeys(range(others), 0.5)
+        verdict = judge_relation(ours, other, relation, 1.0, 2)
         assert verdict == ("undecided", f"one seed: undecided ({mean - 0.5:+.2f})")
 
 
 def test_relations_of_values_without_spread() -> None:
     """A closed form gives the same value for every seed."""
-    high, low = Sample(0.6, 0, 3), Sample(0.5, 0, 3)
-    kinds = {
-        (high, low): {"above": "holds", "below": "does not hold", "near": "holds", "not_above": "does not hold"},
-        (low, high): {"above": "does not hold", "below": "holds", "near": "holds", "not_above": "holds"},
-        (high, high): {"above": "does not hold", "below": "does not hold", "near": "holds", "not_above": "holds"},
-    }
-    for (ours, theirs), expected in kinds.items():
-        for relation, kind in expected.items():
+    high, low = dict.fromkeys(range(3), 0.6), dict.fromkeys(range(3), 0.5)
+    expected = (
+        (high, low, {"above": "holds", "below": "does not hold", "near": "holds", "not_above": "does not hold"}),
+        (low, high, {"above": "does not hold", "below": "holds", "near": "holds", "not_above": "holds"}),
+        (high, high, {"above": "does not hold", "below": "does not hold", "near": "holds", "not_above": "holds"}),
+    )
+    for ours, theirs, kinds in expected:
+        for relation, kind in kinds.items():
             margin = 0.1 if relation == "near" else 0.0
             assert judge_relation(ours, theirs, relation, margin, 2)[0] == kind, (ours, theirs, relation)
     assert judge_relation(high, low, "near", 0.09, 2)[0] == "does not hold"
