@@ -27,7 +27,7 @@ SCRIPTS = [
     *(ROOT / "reproduction" / name for name in ("ledger.py", "results.py", "theory.py")),
 ]
 # Modules that other scripts import.
-NOT_COMMANDS = {"measuring", "memory", "sources", "workloads"}
+NOT_COMMANDS = {"downloads", "measuring", "memory", "sources", "workloads"}
 
 
 @pytest.mark.parametrize(
