@@ -209,18 +209,3 @@ def test_auto_that_lowers_its_target_is_warned_of_once(
         found = [message for message in said if "from learning" in message]
         assert len(found) == warnings
         assert all("each step lowers lambda_target (from 2 to " in text for text in found)
-
-
-@pytest.mark.parametrize(
-    ("dropout", "settings", "warnings"),
-    [(0.1, {"method": "trades", "regularizer": "kl"}, 1), (0.0, {}, 0), (0.1, {"method": "da"}, 0)],
-)
-def test_dropout_is_warned_of_with_every_method_that_uses_r(
-    tmp_path: Path, said: list[str], dropout: float, settings: dict[str, Any], warnings: int
-) -> None:
-    settings |= {"max_steps": 1, "logging_strategy": "steps", "logging_steps": 1}
-    made = tiny.trainer(tmp_path, "gpt2", twins("gpt2"), built=tiny.model("gpt2", dropout=dropout), **settings)
-    made.train()
-    assert len([message for message in said if "ropout" in message]) == warnings
-    if dropout == 0:
-        assert abs(made.state.log_history[0]["consistency"]) < 1e-12

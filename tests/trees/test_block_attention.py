@@ -167,14 +167,6 @@ def test_layers_of_several_types_share_a_mask_and_queries_and_keys_get_the_type_
         torch.testing.assert_close(found, plain, **({"rtol": 0.02, "atol": 0.02} if dtype != of_queries else {}))
 
 
-def test_other_numbers_of_keys_are_refused_by_torch_as_without_blocks() -> None:
-    tree = random_tree(1)
-    mask = with_blocks(_tree_mask(tree), tree.ends)
-    states = torch.randn(1, 2, len(tree.ends) + 1, 4)
-    with pytest.raises(RuntimeError):
-        scaled_dot_product_attention(states[:, :, 1:], states, states, attn_mask=mask)
-
-
 def test_small_trees_and_other_devices_have_no_blocks() -> None:
     ends = torch.full((LIMIT,), LIMIT)
     assert type(with_blocks(torch.ones(1, 1, LIMIT, LIMIT).bool(), ends)) is torch.Tensor
