@@ -102,10 +102,10 @@ def _replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None
             module.forward = forward
         yield
     finally:
-        for module, forward in before.items():
-            vars(module).pop("forward", None)
-            if forward is not None:
-                module.forward = forward
+        for module, own in before.items():
+            del module.forward
+            if own is not None:
+                module.forward = own
 
 
 def _keeping(forward: Callable[..., Any], outputs: list[Any]) -> Callable[..., Any]:
