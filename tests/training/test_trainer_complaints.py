@@ -21,7 +21,6 @@ from transformers import DataCollatorForSeq2Seq
 from dair_hf import PairCollator
 from dair_hf.training.environments import VREx
 from tests.fixtures import points, tiny
-from tests.training.forward.test_plan import twins
 
 
 def batches_of(trainer: Any) -> list[dict[str, Any]]:
@@ -179,6 +178,14 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         logger = logging.getLogger(f"dair_hf.training.{name}")
         monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
     return found
+
+
+def twins(kind: str) -> datasets.Dataset:
+    """Return pairs of equal views."""
+    rows = tiny.pairs(kind, 7)
+    for name in ("input_ids", "attention_mask", "labels"):
+        rows = rows.remove_columns(f"augmented_{name}").add_column(f"augmented_{name}", rows[name][:])
+    return rows
 
 
 @pytest.mark.parametrize(("kind", "name"), [("t5", "dropout=0.1"), ("gpt2", "drop=0.1")])
