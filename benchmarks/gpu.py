@@ -325,7 +325,7 @@ class Bench:
         states = torch.randn(
             3, sequences, heads, 1024, size, device="cuda", dtype=torch.bfloat16, requires_grad=True
         ).unbind()
-        mask = attention.tree_mask(tree, None, sequences)
+        mask = attention._tree_mask(tree, None, sequences)
         for name, kernel in (("efficient", SDPBackend.EFFICIENT_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
             with sdpa_kernel([kernel]):
                 took = _seconds(lambda: scaled_dot_product_attention(*states, mask))

@@ -38,7 +38,7 @@ from workloads import quiet_settings
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.io.commands import exit_status
 from dair_hf.losses.objective import Counts
-from dair_hf.trees.attention import DENSE_NODES, blocks_of, nodes_at_once, tree_mask
+from dair_hf.trees.attention import DENSE_NODES, _blocks_of, _tree_mask, nodes_at_once
 from dair_hf.trees.forest import FOREST, Forest, build_forest
 
 NAME = "prefix_tree_shapes"
@@ -158,7 +158,7 @@ def dense_scores(shape: Shape) -> int:
 def block_scores(shape: Shape) -> int:
     """Return the scores of attention in trees on a CPU: blocks of nodes with the nodes that they see."""
     trees = forest_of(shape, VOCABULARY, DENSE_NODES).trees
-    blocks = [blocks_of(tree_mask(tree), tree.ends) for tree in trees]
+    blocks = [_blocks_of(_tree_mask(tree), tree.ends) for tree in trees]
     return int(sum(np.dot(block.queries, block.counts) for block in blocks))
 
 

@@ -21,10 +21,11 @@ import sys
 from pathlib import Path
 
 from datasets import Dataset, DatasetDict
+from downloads import DIALOG_HOST, dialog_files
 from sources import download_sources, parse_source, source_parser
 
 from dair_hf.dialog.readers.dialogues import ReadReport, summary_table
-from dair_hf.dialog.readers.files import HOST, SPLITS, downloads
+from dair_hf.dialog.readers.files import SPLITS
 from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
 from dair_hf.dialog.readers.woz2 import read_woz2, woz2_files
 from dair_hf.io.archives import Source
@@ -35,7 +36,7 @@ from dair_hf.io.prepared import save_splits
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = source_parser(__doc__, "folder to write", HOST)
+    parser = source_parser(__doc__, "folder to write", DIALOG_HOST)
     parser.add_argument("--split", nargs="+", default=[], help="train, dev (or val), test; default: all that exist")
     parser.add_argument(
         "--version", choices=("2.1", "2.2", "woz2"), help="woz2: WOZ 2.0; default: detected; with --download 2.2"
@@ -64,7 +65,7 @@ def prepare(args: argparse.Namespace) -> None:
 def _download(args: argparse.Namespace) -> None:
     version = args.version or "2.2"
     for split in [SPLITS.get(split, split) for split in args.split] or [None]:
-        download_sources(args, downloads(version, split, args.host))
+        download_sources(args, dialog_files(version, split, args.host))
 
 
 def _read(args: argparse.Namespace, split: str | None, is_woz2: bool) -> tuple[Dataset, ReadReport]:

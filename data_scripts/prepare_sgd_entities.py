@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from downloads import DIALOG_HOST, dialog_files
 from sources import download_sources, parse_source, source_parser
 
-from dair_hf.dialog.readers.files import HOST, downloads
 from dair_hf.dialog.readers.sgd import KINDS, build_bank, read_entity_names
 from dair_hf.dialog.renaming.entities import REMOVED
 from dair_hf.errors import DataError
@@ -30,7 +30,7 @@ SPLITS = ("train", "dev", "test")
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = source_parser(__doc__, "JSON file to write", HOST)
+    parser = source_parser(__doc__, "JSON file to write", DIALOG_HOST)
     parser.add_argument("--split", nargs="+", default=[*SPLITS], choices=SPLITS, help="default: all three")
     return parse_source(parser, argv)
 
@@ -53,7 +53,7 @@ def prepare(args: argparse.Namespace) -> None:
         lambda path: is_bank(read_json(path)),
     )
     if args.download:
-        download_sources(args, [file for split in args.split for file in downloads("sgd", split, args.host)])
+        download_sources(args, [file for split in args.split for file in dialog_files("sgd", split, args.host)])
     names = {split: read_entity_names(args.source, split) for split in args.split}
     bank, removed = build_bank(names)
     for split, kinds in bank.items():

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict
+from downloads import VQA_HOST, vqa_files
 from sources import download_sources, parse_source, source_parser
 
 from dair_hf.io.commands import exit_status
@@ -30,12 +31,12 @@ from dair_hf.io.files import atomic_folder, write_json
 from dair_hf.io.prepared import save_splits
 from dair_hf.vqa.readers.images import ImageFolder
 from dair_hf.vqa.readers.reading import VQAReport, read_edits, read_vqa, report_table
-from dair_hf.vqa.readers.records import HOST, vqa_files, vqa_splits
+from dair_hf.vqa.readers.records import vqa_splits
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = source_parser(__doc__, "folder to write", HOST)
+    parser = source_parser(__doc__, "folder to write", VQA_HOST)
     parser.add_argument("--images", nargs="+", required=True, help="folders of the images")
     parser.add_argument(
         "--split",

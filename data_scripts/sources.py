@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from downloads import RemoteFile, download
+
 from dair_hf.errors import DataError, explained
-from dair_hf.io.archives import RemoteFile, download
 from dair_hf.io.files import read_json
 from dair_hf.io.prepared import is_prepared
 

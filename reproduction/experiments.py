@@ -20,6 +20,26 @@ from dair_hf.io.files import SCRATCH, atomic_path, mark_folder, read_json, read_
 
 MARKER = "experiment.json"
 PAIRED = "paired.md"
+# Settings that were removed since runs were recorded, and the value that all runs have now.
+REMOVED_SETTINGS: dict[str, dict[str, Any]] = {
+    "data": {
+        "foreground": "shapes", "foreground_source": None, "picture_size": 32, "validation_each": 100,
+        "fresh_backgrounds": False, "backgrounds_seed": 0, "smallest_crop": 0.08, "shared_crop": True,
+        "strict": False, "train_questions": None, "test_questions": None, "word_count": 1,
+        "noise_mean": 5.0, "noise_std": 5.0, "test_threshold": "test", "tolerance": 1.0, "partner_fraction": 1.0,
+        "fresh_angles": True, "partner": "none", "max_tokens": 400, "keep_numbers": None, "train_problems": 3000,
+        "test_problems": 200, "known_numbers": 15, "unseen_numbers": 25, "augmentation": "scramble",
+        "places": False, "strict_audit": False, "vocabulary": 2000,
+    },
+    "attacks": {"norm": "linf", "test_restarts": 1},
+    "loss": {"tilt": -2.0},
+    "scenes": {
+        "sprites": "shapes", "sprite_folder": None, "edits_per_scene": 2, "scene_size": 64, "scene_grid": 4,
+        "most": 4, "co_occurrence": 0.9, "language_prior": 0.5, "scene_seed": 0,
+    },
+    "network": {"train_backbone": False},
+    "training": {"lambda_scheduler_type": "constant"},
+}  # fmt: skip
 
 
 class Experiment(NamedTuple):
@@ -142,10 +162,11 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
         for record in read_json(table)["runs"]
     }
     for path in sorted(target.rglob("*_seed*.json")):
-        if read_json(path) != records.get(path.relative_to(target)):
+        if _of_today(read_json(path)) != records.get(path.relative_to(target)):
             raise DataError(f"{path}: expected the record that {output} holds; move one of them away")
     for name, record in records.items():
-        write_json(target / name, record)
+        if not (target / name).exists():
+            write_json(target / name, record)
     for table in tables:
         for file in sorted(path for kind in ("*.md", "*.png") for path in table.parent.glob(kind)):
             with atomic_path(target / file.relative_to(output)) as path:
@@ -166,7 +187,18 @@ def restore(experiment: Experiment, output: Path, results: Path) -> None:
         target = output / path.relative_to(stored)
         if _is_visible(path, stored) and not target.exists():
             mark_folder(output)
-            write_json(target, read_json(path))
+            write_json(target, _of_today(read_json(path)))
+
+
+def _of_today(record: Any) -> Any:
+    """Return a record without those removed settings that had the value of all runs since."""
+    settings = {
+        part: {name: value for name, value in values.items() if REMOVED_SETTINGS.get(part, {}).get(name, ...) != value}
+        if isinstance(values, dict)
+        else values
+        for part, values in record.get("config", {}).items()
+    }
+    return {**record, "config": settings} if settings else record
 
 
 def remove_leftovers(results: Path) -> None:

@@ -40,7 +40,6 @@ from torch import Tensor
 from dair_hf.errors import DataError
 from dair_hf.losses.objective import (
     PairTerms,
-    absolute_consistency,
     pair_objective,
     squared_root_consistency,
 )
@@ -258,7 +257,7 @@ def consistency_gap(losses: Tensor) -> Tensor:
                 [0., 2., 0.]])
     """
     original, augmented = losses[:, None], losses[None, :]
-    return absolute_consistency(original, augmented) - squared_root_consistency(original, augmented, epsilon=0.0)
+    return (original - augmented).abs() - squared_root_consistency(original, augmented, epsilon=0.0)
 
 
 def _describe(toy: LinearToy, weights: Tensor) -> dict[str, float]:

@@ -42,8 +42,6 @@ class BatchLayout:
     predicted: np.ndarray | None = None
     """Targets of a decoder-only model, `[3, M]` int64: row, view, and position of the logits that predict it; sorted.
     None for other losses."""
-    label_range: np.ndarray | None = None
-    """Smallest and largest label of every view, `[2, B, V]` int64, 0 without a target; None if not integers."""
     ends_in_padding: bool = False
     """True if padding only follows the tokens of each view, so that causal attention never reaches it."""
 
@@ -62,9 +60,8 @@ class BatchLayout:
 
     def originals(self) -> BatchLayout:
         """Return the layout of the original views alone."""
-        label_range = None if self.label_range is None else self.label_range[:, :, :1]
         predicted = None if self.predicted is None else self.predicted[:, self.predicted[1] == 0]
-        return BatchLayout(self.exists[:, :1], self.targets[:, :1], None, predicted, label_range, self.ends_in_padding)
+        return BatchLayout(self.exists[:, :1], self.targets[:, :1], None, predicted, self.ends_in_padding)
 
     def first(self, rows: int) -> BatchLayout:
         """Return the layout in which only the first `rows` rows exist."""
@@ -122,9 +119,8 @@ class TargetRule:
     def layout(self, batch: Mapping[str, Any]) -> BatchLayout:
         """Compute the layout of a batch; a batch on a device is copied to the host."""
         mask, labels = view_mask(batch), self.labels(batch)
-        ranges = self._label_ranges(labels, mask)
-        exists, targets, *label_range = torch.stack([mask.long(), self.counts(batch), *ranges]).cpu().numpy()
-        layout = BatchLayout(exists.astype(bool), targets, label_range=np.array(label_range) if ranges else None)
+        exists, targets = torch.stack([mask.long(), self.counts(batch)]).cpu().numpy()
+        layout = BatchLayout(exists.astype(bool), targets)
         if labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
         of_logits = labels[..., int(self.shifts_labels) :].cpu().numpy()  # label that each position predicts
@@ -137,16 +133,6 @@ class TargetRule:
                 tokens is not None and tokens.shape == labels.shape and bool((tokens.long().diff() <= 0).all())
             ),
         )
-
-    def _label_ranges(self, labels: Tensor | None, mask: Tensor) -> list[Tensor]:
-        """Return the smallest and the largest label of every view, `[B, V]` each; nothing if they are not integers."""
-        if labels is None or labels.is_floating_point() or labels.dtype == torch.bool:
-            return []
-        targets = labels.reshape(*mask.shape, -1).long()
-        if not targets.shape[-1]:
-            return []
-        targets = targets.masked_fill((targets == IGNORE_INDEX) | ~mask[..., None], 0)
-        return [targets.amin(-1), targets.amax(-1)]
 
 
 class LayoutCollator:

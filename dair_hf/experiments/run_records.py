@@ -31,29 +31,6 @@ SECRETS = ("hub_token", "push_to_hub_token")
 _WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json", "results/*.md", "*.png", "*.svg"))
 # Training settings that may differ between the runs of one comparison.
 _RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
-# Settings that were removed since runs were recorded, and the value that all runs have now.
-_REMOVED_VALUES: dict[str, dict[str, Any]] = {
-    "data": {
-        "foreground": "shapes", "foreground_source": None, "picture_size": 32, "validation_each": 100,
-        "fresh_backgrounds": False, "backgrounds_seed": 0, "smallest_crop": 0.08, "shared_crop": True,
-        "strict": False, "train_questions": None, "test_questions": None, "word_count": 1,
-        "noise_mean": 5.0, "noise_std": 5.0, "test_threshold": "test", "tolerance": 1.0, "partner_fraction": 1.0,
-        "fresh_angles": True, "partner": "none", "max_tokens": 400, "keep_numbers": None, "train_problems": 3000,
-        "test_problems": 200, "known_numbers": 15, "unseen_numbers": 25, "augmentation": "scramble",
-        "places": False, "strict_audit": False, "vocabulary": 2000,
-    },
-    "attacks": {"norm": "linf", "test_restarts": 1},
-    "loss": {"tilt": -2.0},
-    "scenes": {
-        "sprites": "shapes", "sprite_folder": None, "edits_per_scene": 2, "scene_size": 64, "scene_grid": 4,
-        "most": 4, "co_occurrence": 0.9, "language_prior": 0.5, "scene_seed": 0,
-    },
-    "network": {"train_backbone": False},
-    "training": {"lambda_scheduler_type": "constant"},
-}  # fmt: skip
-_REMOVED = {
-    f"{part}.{name}": json.dumps(value) for part, values in _REMOVED_VALUES.items() for name, value in values.items()
-}
 
 
 class Run(NamedTuple):
@@ -267,19 +244,19 @@ def _changed_settings(
 ) -> dict[str, str]:
     """Compare the settings of a finished run with the current ones.
 
-    A field that was added after the record was written counts as its default, and a field that was removed as a change
-    unless `_REMOVED` lists its value. Paths are ignored: `output_dir`, and the fields that a configuration lists in
+    A field that was added after the record was written counts as its default, and a field that was removed as a change.
+    Paths are ignored: `output_dir`, and the fields that a configuration lists in
     `PATH_FIELDS`, whose content has a fingerprint.
     """
     now = {**config, "training": run.args}
     plain, before, paths = _plain_config(now), record.get("config", {}), _path_settings(now)
     filled = {key: _with_defaults(before.get(key, {}), value, plain[key]) for key, value in now.items()}
     old = _flatten({**before, **filled, "fingerprint of data": record.get("data", {})})
-    new = {**_REMOVED, **_flatten({**plain, "fingerprint of data": data})}
+    new = _flatten({**plain, "fingerprint of data": data})
     return {
         name: f"{name} was {old.get(name, 'absent')}, is {new.get(name, 'absent')}"
         for name in sorted(old.keys() | new.keys())
-        if old.get(name, _REMOVED.get(name)) != new.get(name) and name not in paths
+        if old.get(name) != new.get(name) and name not in paths
     }
 
 

@@ -1,4 +1,4 @@
-"""Atomic files and folders, archives and downloads, Arrow columns, distributed work, exit status of commands."""
+"""Atomic files and folders, archives, Arrow columns, distributed work, exit status of commands."""
 
 from dair_hf.lazy import lazy_submodules
 

@@ -1,31 +1,23 @@
-"""Reading of folders, zip and tar archives without unpacking, and verified downloads."""
+"""Reading of folders, zip and tar archives without unpacking, and checksums of files."""
 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import lzma
 import os
-import shutil
 import stat
 import tarfile
-import urllib.request
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, TypeVar
 
-from tqdm.auto import tqdm
-
 from dair_hf.errors import DataError, explained
-from dair_hf.io.files import atomic_path, parse_json, read_json, write_json
+from dair_hf.io.files import parse_json
 
-CHECKSUMS = "checksums.json"
-TIMEOUT_SECONDS = 60
 Archive = TypeVar("Archive", zipfile.ZipFile, tarfile.TarFile)
 # Raised for broken archives; RuntimeError also for a password or an unknown compression method.
 DAMAGED = (
@@ -132,63 +124,7 @@ class Source:
         return parse_json(self.read(name), self.label(name))
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """File to download: its relative name, its URL at a pinned revision, and its checksum and size if known."""
-
-    name: str
-    url: str
-    sha256: str | None = None
-    size: int | None = None
-
-
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progress: bool = True) -> dict[str, str]:
-    """Download files to a folder, each completely and verified or not at all; keep the files that already exist.
-
-    A file without a known checksum is trusted on first use: its checksum is recorded in `checksums.json` in the
-    folder, and verified on later calls. Returns name -> SHA-256 of the files that this call trusted.
-    """
-    folder = Path(folder)
-    checksum_file = folder / CHECKSUMS
-    recorded: dict[str, str] = read_json(checksum_file) if checksum_file.exists() else {}
-    trusted: dict[str, str] = {}
-    for remote in files:
-        target = folder / remote.name
-        expected = remote.sha256 or recorded.get(remote.name)
-        if target.exists():
-            sha256 = _verified_sha256(target, expected, str(target))
-        else:
-            with atomic_path(target) as path:
-                with explained(f"{remote.url}: download failed", http.client.HTTPException, OSError, ValueError):
-                    _fetch(remote, path, progress)
-                sha256 = _verified_sha256(path, expected, remote.url)
-        if expected is None:
-            trusted[remote.name] = sha256
-        if recorded.get(remote.name) != sha256:
-            recorded[remote.name] = sha256
-            write_json(checksum_file, recorded)
-    return trusted
-
-
-def _fetch(remote: RemoteFile, path: Path, progress: bool) -> None:
-    with urllib.request.urlopen(remote.url, timeout=TIMEOUT_SECONDS) as response, path.open("wb") as file:
-        length = response.headers.get("Content-Length")
-        size = remote.size if remote.size is not None else int(length) if length else None
-        bar = tqdm.wrapattr(response, "read", total=size, desc=remote.name, disable=not progress)
-        with bar as stream:
-            shutil.copyfileobj(stream, file, 1 << 20)
-        if size is not None and file.tell() != size:
-            raise OSError(f"received {file.tell()} of {size} bytes")
-
-
-def _verified_sha256(path: Path, expected: str | None, label: str) -> str:
-    sha256 = sha256_of(path)
-    if expected is not None and sha256 != expected.lower():
-        raise DataError(f"{label}: checksum mismatch: expected SHA-256 {expected}, got {sha256}")
-    return sha256

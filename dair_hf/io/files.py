@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import glob
 import json
 import os
 import re
@@ -122,29 +121,16 @@ def write_json(target: FilePath, value: Any) -> Path:
 
 @contextlib.contextmanager
 def _scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
-    """Yield a temporary folder next to an output path, and remove it at the end, with those of killed processes."""
+    """Yield a temporary folder next to an output path, and remove it at the end."""
     with _explain_write_errors(target):
         resolved.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in resolved.parent.glob(f".{glob.escape(resolved.name)}.*{SCRATCH}"):
-            with contextlib.suppress(OSError), FileLock(leftover / LOCK, timeout=0):  # else its process lives
-                shutil.rmtree(leftover, ignore_errors=True)
-        scratch, lock = _locked_scratch(resolved)
+        scratch = tempfile.mkdtemp(prefix=f".{resolved.name}.", suffix=SCRATCH, dir=resolved.parent)
     try:
-        (scratch / "new").mkdir()
-        yield scratch / "new"
+        # In a folder of its own, since a temporary folder is for its owner alone.
+        (new := Path(scratch, "new")).mkdir()
+        yield new
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        lock.release()
-
-
-def _locked_scratch(resolved: Path) -> tuple[Path, FileLock]:
-    while True:
-        scratch = Path(tempfile.mkdtemp(prefix=f".{resolved.name}.", suffix=SCRATCH, dir=resolved.parent))
-        lock = FileLock(scratch / LOCK)
-        with contextlib.suppress(OSError):  # without locks, as on some network drives, leftovers stay
-            lock.acquire()
-        if scratch.exists():  # no other process took it for a leftover before it was locked
-            return scratch, lock
 
 
 def _explain_write_errors(target: FilePath) -> contextlib.AbstractContextManager[None]:
@@ -166,7 +152,7 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
     """
     sources = list(sources)
     resolved = require_output_folder(target, sources, overwrite)
-    with _scratch_folder(resolved, target) as new, _sole_writer(resolved, target):
+    with _scratch_folder(resolved, target) as new:
         yield new
         write_json(new / MANIFEST, {"written_by": _program(), "files": sorted({*_contents(new), MANIFEST})})
         require_output_folder(target, sources, overwrite)  # again, in case another program wrote there meanwhile
@@ -183,20 +169,6 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
                 if not resolved.exists():
                     os.rename(old, resolved)
                 shutil.rmtree(old, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _sole_writer(resolved: Path, target: FilePath) -> Iterator[None]:
-    """Refuse to write a folder that another process is writing, before the work and not after it."""
-    lock = FileLock(resolved.with_name(f".{resolved.name}.lock"), timeout=0)  # follows no links
-    with explained(f"{target}: another process writes there", OSError):
-        lock.acquire()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(lock.lock_file)  # before the release: afterwards it may be another process's
-        lock.release()
 
 
 def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> Path:
@@ -223,14 +195,14 @@ def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), ov
 def mark_folder(folder: FilePath) -> Path:
     """Create a folder for recipes to work in, or mark an existing one that contains nothing a recipe would replace.
 
-    Folders that were marked before, that contain records of runs, or that have no files with names that recipes write
-    are accepted. Returns the lock file, which is the mark.
+    Folders that were marked before, or that have no files with names that recipes write, are accepted. Returns the lock
+    file, which is the mark.
     """
     resolved = Path(os.path.realpath(folder))
     lock = resolved / LOCK
     with _explain_write_errors(folder):
         resolved.mkdir(parents=True, exist_ok=True)
-        if not lock.exists() and not _has_run_records(resolved):
+        if not lock.exists():
             names = [path.name for path in resolved.iterdir()]
             if foreign := sorted({name for pattern in RECIPE_NAMES for name in fnmatch.filter(names, pattern)}):
                 raise DataError(f"{folder}: holds {_some(foreign)}, which a recipe would replace; name a new folder")
@@ -284,18 +256,6 @@ def _manifest(folder: Path) -> set[str]:
 
 def _program() -> str:
     return Path(sys.argv[0]).name
-
-
-def _has_run_records(folder: Path) -> bool:
-    """Return whether a folder contains the record of a run, finished or not."""
-    if any(folder.glob("runs/*/settings_fingerprint.txt")):
-        return True
-    for path in (*folder.glob("*_seed*.json"), *folder.glob("*/*_seed*.json")):
-        with contextlib.suppress(DataError):
-            record = read_json(path)
-            if isinstance(record, dict) and "settings_fingerprint" in record:
-                return True
-    return False
 
 
 def _some(names: list[str]) -> str:

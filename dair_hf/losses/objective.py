@@ -86,11 +86,6 @@ def squared_root_consistency(original: Tensor, augmented: Tensor, epsilon: float
     return (torch.sqrt(original + epsilon) - torch.sqrt(augmented + epsilon)).square()
 
 
-def absolute_consistency(original: Tensor, augmented: Tensor) -> Tensor:
-    """Return `R_l1 = |l - l~|`, the paper's DAIR-L1 (equation 2). It is never smaller than `R_sq`."""
-    return (original - augmented).abs()
-
-
 def _squared_root_slopes(original: Tensor, augmented: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Return `dR_sq/dl = 1 - sqrt(l~ / l)` and `dR_sq/dl~ = 1 - sqrt(l / l~)`, with epsilon inside the roots."""
     ratio = torch.sqrt((augmented + epsilon) / (original + epsilon))
@@ -114,8 +109,8 @@ LOSS_REGULARIZERS = {
         "squared difference of the roots of the losses, as in the paper",
         takes_root=True,
     ),
-    "l1": LossRegularizer(
-        lambda original, augmented, epsilon: absolute_consistency(original, augmented),
+    "l1": LossRegularizer(  # the paper's DAIR-L1 (equation 2), never smaller than R_sq
+        lambda original, augmented, epsilon: (original - augmented).abs(),
         lambda original, augmented, epsilon: (sign := torch.sign(original - augmented), -sign),
         "absolute difference of the losses",
     ),

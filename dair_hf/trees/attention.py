@@ -72,7 +72,7 @@ def attention_inputs(tree: TokenTree, model: Any, sequences: int = 1, is_sparse:
             return _block_mask(tree, window, has_windows=set(windows.values()) != {None})
         if is_sparse and not is_compiled:
             return _SparseMask.of(tree, window, _block_mask(tree, window, has_windows=set(windows.values()) != {None}))
-        visible = tree_mask(tree, window, sequences)
+        visible = _tree_mask(tree, window, sequences)
         if implementation == "sdpa":
             return visible if is_compiled or sequences > 1 else _with_blocks(visible, tree.ends)
         dtype = extract_model_from_parallel(model).get_input_embeddings().weight.dtype
@@ -107,7 +107,7 @@ def nodes_at_once(model: Any, device: str = "cpu", is_compiled: bool = False) ->
     return AttentionCosts(DENSE_SPEED * equal, FLEX_SPEED * equal if skips else None)
 
 
-def tree_mask(tree: TokenTree, window: int | None = None, sequences: int = 1) -> Tensor:
+def _tree_mask(tree: TokenTree, window: int | None = None, sequences: int = 1) -> Tensor:
     """Return the mask of a tree, `[K, 1, S / K, S / K]` bool: from a node to its ancestors and itself, in a window."""
     number = torch.arange(len(tree.ends), device=tree.ends.device).view(sequences, 1, -1)
     visible = (number <= number.mT) & (number.mT < tree.ends.view(sequences, 1, -1))
@@ -205,7 +205,7 @@ class _SparseMask(Tensor):
         size = len(tree.ends)
         made = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=tree.ends.device).expand(-1, -1, size, size)
         made = made.as_subclass(cls)
-        made.blocks, made.dense = blocks, partial(tree_mask, tree, window)
+        made.blocks, made.dense = blocks, partial(_tree_mask, tree, window)
         return made
 
     @classmethod
@@ -324,10 +324,10 @@ def _version(mask: Tensor) -> int:
 
 def _with_blocks(mask: Tensor, ends: Tensor) -> Tensor:
     """Return the mask of a tree with its blocks; a small mask, or one on another device than a CPU, as it is."""
-    return _TreeMask.of(mask, blocks_of(mask, ends)) if mask.device.type == "cpu" and len(ends) > SMALLEST else mask
+    return _TreeMask.of(mask, _blocks_of(mask, ends)) if mask.device.type == "cpu" and len(ends) > SMALLEST else mask
 
 
-def blocks_of(mask: Tensor, ends: Tensor) -> _Blocks:
+def _blocks_of(mask: Tensor, ends: Tensor) -> _Blocks:
     """Return the blocks of a tree; arguments as in `_with_blocks`."""
     nodes = torch.arange(len(ends), device=ends.device).split(max(SMALLEST, -(-len(ends) // MOST)))
     keys = [torch.cat([(ends[: own[0]] > own[0]).nonzero()[:, 0], own]) for own in nodes]

@@ -13,7 +13,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from dair_hf.data.batch_layout import view_mask
-from dair_hf.data.collator import LABELS, flatten_views
+from dair_hf.data.collator import LABELS
 from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.model_state import evaluation_mode, single_precision
@@ -62,9 +62,6 @@ class TreeForward:
         mask, forest = view_mask(batch), batch[FOREST]
         if self._verified_length is None or self._verified_length < self.longest_row:
             _require_exact_training(model, batch, self.longest_row)
-            if self.chunked is not None:
-                inputs = flatten_views(batch, mask.cpu().numpy())
-                self.chunked.verify(inputs, inputs.pop(LABELS))
             self._verified_length = self.longest_row
         losses, logits, labels, numbers = self._run(model, forest.to(mask.device))
         width = mask.shape[1]
@@ -94,9 +91,7 @@ class TreeForward:
         for tree, targets in zip(forest.trees, forest.targets, strict=True):
             inputs = attention_inputs(tree, model, forest.sequences, forest.is_sparse)
             if self.chunked is not None:
-                _, hidden = self.chunked.hidden_states(model, inputs)
-                states = hidden.flatten(0, 1).index_select(0, targets.nodes)
-                token_losses.append(self.chunked.token_losses(states, targets.labels))
+                token_losses.append(self.chunked.token_losses(model, inputs, targets.nodes, targets.labels)[1])
             else:
                 logits.append(logits_at(model, inputs, targets.nodes))
                 token_losses.append(_nll(logits[-1], targets.labels))

@@ -11,10 +11,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
-from dair_hf.io.archives import RemoteFile
+from data_scripts.downloads import RemoteFile
 from tests.fixtures.paths import ROOT
 
 FOLDER = ROOT / "data_scripts"
@@ -41,7 +41,13 @@ def run_script(name: str, *arguments: object) -> Done:
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve a folder over HTTP and yield the host."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with serving(functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))) as host:
+        yield host
+
+
+@contextlib.contextmanager
+def serving(handler: Any) -> Iterator[str]:
+    """Run a server and yield its host."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -14,9 +14,9 @@ from datasets import load_from_disk
 
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import load_dialogs
-from dair_hf.dialog.readers.files import downloads
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
+from data_scripts.downloads import dialog_files
 from tests.data_scripts.scripts import ROOT, Done, mirror_path, run_script, served
 from tests.dialog.readers import test_woz2
 from tests.fixtures.dialogs import write_multiwoz21, write_sgd
@@ -143,7 +143,7 @@ def test_files_of_the_user_are_kept_and_own_output_is_replaced_on_request(tmp_pa
 def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Local server with the paths of the public repository and small files, and its folder."""
     root = tmp_path / "mirror"
-    files = {file.name: mirror_path(root, file) for file in downloads("2.2", "dev", "http://mirror")}
+    files = {file.name: mirror_path(root, file) for file in dialog_files("2.2", "dev", "http://mirror")}
     shutil.copy(FIXTURES / "dev" / "dialogues_001.json", files["dev/dialogues_001.json"])
     files["dev/dialogues_002.json"].write_text("[]")
     shutil.copy(FIXTURES / "schema.json", files["schema.json"])
@@ -165,6 +165,6 @@ def test_a_download_that_differs_from_its_checksum_is_refused(tmp_path: Path, mi
 def test_known_checksums_are_those_of_the_public_files(real_data: Path) -> None:
     contents = {name: (real_data / "multiwoz21" / name).read_bytes() for name in ("val.json.zip", "test.json.zip")}
     with zipfile.ZipFile(real_data / "woz2" / "woz2.zip") as archive:
-        contents |= {file.name: archive.read(file.name) for file in downloads("woz2")}
-    known = {file.name: file.sha256 for data in ("2.1", "woz2") for file in downloads(data) if file.sha256}
+        contents |= {file.name: archive.read(file.name) for file in dialog_files("woz2")}
+    known = {file.name: file.sha256 for data in ("2.1", "woz2") for file in dialog_files(data) if file.sha256}
     assert {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()} == known

@@ -11,8 +11,8 @@ import pytest
 
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import _read_names, load_dialogs
-from dair_hf.dialog.readers.files import downloads
 from dair_hf.errors import DataError
+from data_scripts.downloads import dialog_files
 from tests.data_scripts.scripts import Done, mirror_path, run_script, served
 from tests.fixtures.dialogs import write_multiwoz21
 
@@ -111,7 +111,7 @@ def test_only_names_of_an_earlier_call_are_overwritten(tmp_path: Path) -> None:
 
 def test_downloads_are_trusted_once_and_then_verified(tmp_path: Path) -> None:
     root = tmp_path / "mirror"
-    for file in downloads("sgd", "dev", "http://mirror"):
+    for file in dialog_files("sgd", "dev", "http://mirror"):
         mirror_path(root, file).write_text("[]" if "dialogues_001" not in file.name else dialogues("Ash"))
     with served(root) as host:
         common = ("--download", "--split", "dev", "--host", host, "--output", tmp_path / "bank.json")
@@ -119,7 +119,7 @@ def test_downloads_are_trusted_once_and_then_verified(tmp_path: Path) -> None:
         checksums = ("--checksums", tmp_path / "down" / "checksums.json")
         refused = run(*common, "--source", tmp_path / "down", *checksums)
         again = run(*common, "--source", tmp_path / "down", *checksums, "--overwrite")
-        (tmp_path / "wrong.json").write_text(json.dumps({file.name: "0" * 64 for file in downloads("sgd", "dev")}))
+        (tmp_path / "wrong.json").write_text(json.dumps({file.name: "0" * 64 for file in dialog_files("sgd", "dev")}))
         wrong = run(*common, "--source", tmp_path / "other", "--checksums", tmp_path / "wrong.json", "--overwrite")
     digest = hashlib.sha256(dialogues("Ash").encode()).hexdigest()
     assert first.returncode == 0, first.stderr

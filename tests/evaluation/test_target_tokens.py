@@ -127,13 +127,7 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> p
     [
         ({}, [9, 10, 9, END], None),
         ({"forced_bos_token_id": START}, [9, END], 0),
-        ({"forced_bos_token_id": START}, [START, 9, END], None),
-        ({"suppress_tokens": [10]}, [9, 10, END], 1),
-        ({"begin_suppress_tokens": [10]}, [9, 10, END], None),
         ({"begin_suppress_tokens": [9]}, [9, 10, END], 0),
-        ({"no_repeat_ngram_size": 2}, [9, 10, 9, 10, END], 3),
-        ({"min_new_tokens": 3}, [9, END], 1),
-        ({"min_new_tokens": 2}, [9, 10, END], None),
         ({"min_length": 4}, [9, 10, END], 2),
         ({"repetition_penalty": 5.0}, [9, 9, 9, END], None),  # a high score outweighs the penalty
         ({"num_beams": 4, "do_sample": True, "max_new_tokens": 1, "top_k": 3}, [9, 10, 9, END], None),

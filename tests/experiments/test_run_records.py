@@ -89,10 +89,6 @@ def test_changed_settings(tmp_path: Path) -> None:
     assert changed({**before, "data": {"train": "e"}}) == ['fingerprint of data.train was "e", is "d"']
     gone = {**before["config"], "training": {**training, "gone": 1}}
     assert changed({**before, "config": gone}) == ["training.gone was 1, is absent"]
-    # A removed field that had the value of all runs since.
-    for value, changes in (("constant", 0), ("cosine", 1)):
-        removed = {**before["config"], "training": {**training, "lambda_scheduler_type": value}}
-        assert len(changed({**before, "config": removed})) == changes
     # A record without settings cannot be compared.
     write_json(tmp_path / "erm_seed0.json", {"settings_fingerprint": "older", "metrics": {}})
     with pytest.raises(DataError, match=r"erm_seed0\.json"):

@@ -1,51 +1,19 @@
-"""Unsafe archives, broken files, and downloads from a loopback server."""
+"""Unsafe archives and broken files."""
 
 from __future__ import annotations
 
-import hashlib
-import http.server
 import io
-import json
 import os
 import random
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.io.archives import RemoteFile, Source, download
-
-CONTENT = b"0123456789" * 1000
-DIGEST = hashlib.sha256(CONTENT).hexdigest()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        if self.path == "/missing":
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(CONTENT)))
-        self.end_headers()
-        self.wfile.write(CONTENT[:500] if self.path == "/truncated" else CONTENT)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever, args=[0.01])
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
-        thread.join()
+from dair_hf.io.archives import Source
 
 
 def make_zip(path: Path, members: dict[str, str]) -> Path:
@@ -197,46 +165,3 @@ def test_unusual_zip_archives_are_refused(tmp_path: Path) -> None:
     path.write_bytes(content[:version] + b"\x63" + content[version + 1 :])
     with pytest.raises(DataError, match=r"a\.zip: not a readable archive: zip file version 9\.9"):
         Source(path)
-
-
-def test_download_verifies_files_and_records_checksums(
-    tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    known = RemoteFile("sub/known.bin", f"{server}/a", DIGEST, len(CONTENT))
-    unknown = RemoteFile("unknown.bin", f"{server}/b")
-    assert download([known, unknown], tmp_path) == {"unknown.bin": DIGEST}
-    assert "known.bin" in capsys.readouterr().err, "no progress bar"
-    assert (tmp_path / "sub" / "known.bin").read_bytes() == CONTENT
-    assert json.loads((tmp_path / "checksums.json").read_text()) == {"sub/known.bin": DIGEST, "unknown.bin": DIGEST}
-    # An existing file is not fetched again, but verified against its recorded checksum.
-    assert download([RemoteFile("unknown.bin", f"{server}/missing")], tmp_path, progress=False) == {}
-    (tmp_path / "unknown.bin").write_bytes(b"changed")
-    with pytest.raises(DataError, match=r"unknown\.bin: checksum mismatch"):
-        download([unknown], tmp_path, progress=False)
-
-
-@pytest.mark.parametrize(
-    ("remote", "message"),
-    [
-        (RemoteFile("x", "/a", "0" * 64), "checksum mismatch"),
-        (RemoteFile("x", "/truncated"), "received 500 of 10000 bytes"),
-        (RemoteFile("x", "/a", None, 77), "received 10000 of 77 bytes"),
-        (RemoteFile("x", "/missing"), "download failed.*404"),
-    ],
-)
-def test_failed_download_leaves_nothing(tmp_path: Path, server: str, remote: RemoteFile, message: str) -> None:
-    folder = tmp_path / "down"
-    with pytest.raises(DataError, match=message):
-        download([RemoteFile(remote.name, server + remote.url, remote.sha256, remote.size)], folder, progress=False)
-    assert list(folder.iterdir()) == []
-
-
-def test_download_without_server_and_to_an_unwritable_path(tmp_path: Path, server: str) -> None:
-    with pytest.raises(DataError, match="download failed"):
-        download([RemoteFile("x", "http://127.0.0.1:1/x")], tmp_path, progress=False)
-    (tmp_path / "file").write_text("")
-    (tmp_path / "x").mkdir()
-    with pytest.raises(IsADirectoryError, match="x"):
-        download([RemoteFile("x", f"{server}/a")], tmp_path, progress=False)
-    with pytest.raises(DataError, match="cannot write there"):
-        download([RemoteFile("x", f"{server}/a")], tmp_path / "file", progress=False)

@@ -27,7 +27,7 @@ SCRIPTS = [
     *(ROOT / "reproduction" / name for name in ("ledger.py", "results.py", "theory.py")),
 ]
 # Modules that other scripts import.
-NOT_COMMANDS = {"measuring", "memory", "sources", "workloads"}
+NOT_COMMANDS = {"downloads", "measuring", "memory", "sources", "workloads"}
 
 
 @pytest.mark.parametrize(
@@ -187,24 +187,6 @@ def test_escapes_of_a_terminal_are_not_printed(kind: type[Exception], capsys: py
     assert all(character.isprintable() for character in printed.rstrip("\n"))
 
 
-def test_an_open_progress_bar_ends_its_line_first() -> None:
-    code = """
-import sys
-from tqdm.auto import tqdm
-from dair_hf.io.commands import exit_status
-bars = []
-def main():
-    bars.append(tqdm(total=3, file=sys.stderr))
-    bars[0].update()
-    raise KeyboardInterrupt
-sys.exit(exit_status(main))
-"""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, text=True, timeout=40)
-    *bar, line = done.stderr.splitlines()
-    assert "1/3" in bar[-1] and line == "interrupted, no incomplete file is left: run the same command again"
-
-
 WARNING = """
 import contextlib, sys, warnings
 from tqdm.auto import tqdm
@@ -228,17 +210,6 @@ def test_a_warning_is_one_line_and_never_ends_a_command(tmp_path: Path, stderr: 
     if stderr in ("file", "bar"):
         said = (tmp_path / "said").read_text().replace("\r", "\n").splitlines()
         assert [line.strip() for line in said if "nothing" in line] == ["warning: nothing to measure"]
-
-
-@pytest.mark.parametrize(("option", "status"), [("ignore", 0), ("error", 1)])
-def test_warnings_follow_the_option_of_python(option: str, status: int) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", option, "-c", WARNING]
-    if option == "error":  # of libraries, too: only our own here
-        command[2] = "error:nothing to measure"
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == status
-    assert ("nothing to measure" in done.stderr) == (option == "error")
 
 
 def test_closed_pipe_and_full_disk_of_stdout() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,34 +104,6 @@ def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
     for mode in (0o600, 0o755):
         write_text(tmp_path / "a", "old").chmod(mode)
         assert stat.S_IMODE(write_text(tmp_path / "a", "new").stat().st_mode) == mode
-
-
-WRITER = """
-import os, sys
-from dair_hf.io.files import atomic_path
-with atomic_path(sys.argv[1]) as path:
-    path.write_text("half")
-    print("writing", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_the_next_write_removes_what_a_killed_process_left_and_nothing_of_a_live_one(tmp_path: Path) -> None:
-    target = tmp_path / "a[1].json"
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(target)], env=environment, **pipes) as writer:
-        assert writer.stdout and writer.stdout.readline() == "writing\n"
-        write_text(target, "new")
-        assert len(list(tmp_path.iterdir())) == 2
-        writer.kill()
-        writer.wait()
-    assert len(list(tmp_path.iterdir())) == 2
-    write_text(tmp_path / "b", "other")  # not its file
-    assert len(list(tmp_path.iterdir())) == 3
-    write_text(target, "newer")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a[1].json", "b"]
-    assert target.read_text() == "newer"
 
 
 @pytest.mark.parametrize(

@@ -122,18 +122,11 @@ def test_claimed_folder_is_new_or_marked(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "new/run/search" / LOCK).exists()
 
 
-RECORD = '{"settings_fingerprint": "0a1b"}'
-
-
 @pytest.mark.parametrize(
     ("names", "content", "foreign"),
     [
         # For example after `recipe | tee out/train.log`.
         (["train.log", ".gitkeep", "notes/a.txt", "README.md"], "mine", None),
-        # Folders of an earlier version.
-        (["erm_seed0.json", "comparison.md"], RECORD, None),
-        (["search/dair_lambda1_seed0.json", "comparison.md"], RECORD, None),
-        (["runs/a/settings_fingerprint.txt", "comparison.md"], RECORD, None),
         (["comparison.md"], "[]", "comparison.md"),
         (["paired.json"], "[]", "paired.json"),
         (["erm_seed0.json"], "[]", "erm_seed0.json"),
@@ -190,11 +183,3 @@ def test_lock_that_is_a_link_is_refused(tmp_path: Path, claim: Callable[[Path], 
         claim(tmp_path / "out")
     assert (tmp_path / "file").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "out"]
-
-
-def test_a_folder_that_another_block_writes_is_refused_at_the_start(tmp_path: Path) -> None:
-    with atomic_folder(tmp_path / "data") as folder:
-        with pytest.raises(DataError, match="another process"), atomic_folder(tmp_path / "data"):
-            pytest.fail("the work began")
-        (folder / "first").write_text("1")
-    assert [path.name for path in tmp_path.iterdir()] == ["data"] and (tmp_path / "data" / "first").exists()

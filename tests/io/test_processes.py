@@ -54,14 +54,6 @@ def test_the_first_process_works_for_all(monkeypatch: pytest.MonkeyPatch) -> Non
     assert on_ranks(monkeypatch, 3, lambda rank: on_first_rank(lambda: 7 + rank)) == [7] * 3
 
 
-def test_failure_of_the_first_process_is_raised_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise DataError("out: another process works there")
-
-    results = on_ranks(monkeypatch, 2, lambda rank: on_first_rank(fail))
-    assert [(type(error), str(error)) for error in results] == [(DataError, "out: another process works there")] * 2
-
-
 class Unpicklable(Exception):
     """Like an error of a library that contains an open file."""
 

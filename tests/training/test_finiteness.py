@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from dair_hf import DAIRTrainer, NonFiniteLossError, TensorPairs
-from dair_hf.losses.objective import LOSS_REGULARIZERS, PairTerms, squared_root_consistency
+from dair_hf.losses.objective import PairTerms, squared_root_consistency
 from dair_hf.training import finiteness
 from dair_hf.training.finiteness import FinitenessCheck
 from tests.fixtures import points, tiny
@@ -51,18 +51,6 @@ def test_the_error_names_rows_and_remedy(
     tmp_path: Path, original: list[float], augmented: list[float], settings: dict[str, Any], told: str
 ) -> None:
     assert told in message_of(tmp_path, terms(original, augmented), math.inf, **settings)
-
-
-@pytest.mark.parametrize("takes_root", [True, False])
-def test_the_declaration_of_a_regularizer_decides_whether_negative_losses_are_named(
-    tmp_path: Path, takes_root: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(LOSS_REGULARIZERS, "sq", LOSS_REGULARIZERS["sq"]._replace(takes_root=takes_root))
-    monkeypatch.setitem(LOSS_REGULARIZERS, "l1", LOSS_REGULARIZERS["l1"]._replace(takes_root=not takes_root))
-    message = message_of(tmp_path, terms([-1.0], [1.0]), math.nan)
-    assert ("regularizer='sq' takes the root" in message) is takes_root
-    message = message_of(tmp_path, terms([-1.0], [1.0]), math.nan, regularizer="l1")
-    assert ("regularizer='l1' takes the root" in message) is not takes_root
 
 
 def test_a_negative_loss_of_one_of_several_partners_is_named(tmp_path: Path) -> None:

@@ -1,164 +1,159 @@
-"""Pushing paired runs and metrics to a Hub and loading them again, with the real client, on the loopback interface.
-
-Each side runs in a process of its own with empty caches: what is loaded can only have come over the wire.
-"""
+"""Paired runs are pushed to the Hub and loaded again: `HfApi` copies to folders, from which models load as they do."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import io
 import re
+import shutil
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+import yaml
+from huggingface_hub import HfApi
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import dair_hf
-from tests.fixtures.hub_protocol import USER, HubError
-from tests.fixtures.hub_server import HubServer
+from dair_hf import PairEvaluator
+from dair_hf.modeling import ModelConfig, load_model
+from tests.fixtures import tiny
 
-RUN = "-m", "tests.fixtures.pushed_run"
-FULL, ADAPTER, BASE = f"{USER}/full-t5", f"{USER}/lora-gpt2", f"{USER}/base-gpt2"
-CHECKPOINTS, REFUSED = f"{USER}/checkpoints", f"{USER}/refused"
+PROMPTS = [[4, 5, 6], [7, 8], [20, 4, 11, 5]]
 
 
-@pytest.fixture(scope="module")
-def pushed(hub_server: HubServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[HubServer, Path]:
-    """Push a full model and a LoRA adapter with `DAIRTrainer.push_to_hub`, and record their answers."""
-    folder = tmp_path_factory.mktemp("pushed")
-    runs = [f"t5={FULL}", f"gpt2={ADAPTER}={BASE}"]
-    hub_server.run_python(*RUN, "push", folder, *runs)
-    hub_server.run_python(*RUN, "load", folder, *runs, HF_TOKEN="")
-    return hub_server, folder
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder with the pushed repositories, in which an id is a path."""
+    repos = tmp_path / "hub"
+    repos.mkdir()
+    monkeypatch.chdir(repos)
+
+    def create_repo(api: HfApi, name: str, **settings: Any) -> SimpleNamespace:
+        (repos / name).mkdir(parents=True, exist_ok=True)
+        return SimpleNamespace(repo_id=name)
+
+    def upload_folder(api: HfApi, *, repo_id: str, folder_path: str, **settings: Any) -> Future[None]:
+        ignored = shutil.ignore_patterns(*(settings.get("ignore_patterns") or ()))
+        target = repos / repo_id / (settings.get("path_in_repo") or "")
+        shutil.copytree(folder_path, target, ignore=ignored, dirs_exist_ok=True)
+        (done := Future[None]()).set_result(None)
+        return done
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return repos
+
+
+def even_length(predictions: list[str], references: list[str]) -> list[bool]:
+    """A measure that an untrained model sometimes meets: the length is even."""
+    return [len(text) % 2 == 0 for text in predictions]
+
+
+def predicted(model: Any) -> tuple[list[str], list[float]]:
+    """Return the answers of a model: greedy texts and the logits of fixed inputs."""
+    model.eval()
+    texts, logits = [], list[float]()
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        with torch.no_grad():
+            written = model.generate(input_ids=ids, max_new_tokens=6, do_sample=False)
+            logits += model(input_ids=ids, labels=ids).logits.flatten().tolist()
+        texts.append(tiny.tokenizer().decode(written[0]))
+    return texts, logits
+
+
+def with_adapters(hub: Path) -> Any:
+    base = hub / "tester" / "base"
+    tiny.model("gpt2", dtype=torch.float32).save_pretrained(base)
+    tiny.tokenizer().save_pretrained(base)
+    config = ModelConfig(model_name_or_path="tester/base", lora_rank=2, lora_alpha=64)
+    return load_model(config, tiny.tokenizer(), seed=4)
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Could not find a config file in tester/base:UserWarning")
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
-def test_model_of_a_paired_run_predicts_the_same_from_the_hub(pushed: tuple[HubServer, Path], kind: str) -> None:
-    before, after = (json.loads((pushed[1] / f"{kind}_{action}.json").read_text()) for action in ("push", "load"))
-    assert after["texts"] == before["texts"]
-    for left, right in zip(before["logits"], after["logits"], strict=True):
-        assert left == pytest.approx(right, abs=1e-5)
+def test_a_pushed_model_answers_as_before_by_the_code_of_its_card(hub: Path, tmp_path: Path, kind: str) -> None:
+    """A full T5 and an adapter of GPT-2; the text of a card is tested in test_model_card."""
+    built = tiny.model(kind, dtype=torch.float32) if kind == "t5" else with_adapters(hub)
+    settings = {"max_steps": 4, "dair_lambda": 0.25, "normalization": "token", "learning_rate": 0.05}
+    trainer = tiny.trainer(
+        tmp_path / "run", kind, tiny.pairs(kind, 8), built=built, hub_model_id=f"tester/{kind}", **settings
+    )
+    trainer.train()
+    evaluator = PairEvaluator(even_length, accuracy_name="even_length", preset="strict")
+    test = tiny.pairs(kind, 12, seed=1)
+    found = trainer.evaluate_pairs(test, evaluator, data_name="Tiny test", max_new_tokens=6)
+    with contextlib.chdir(tmp_path):  # where the base model is no folder
+        trainer.push_to_hub(dataset="Tiny training")
 
+    repo = hub / "tester" / kind
+    files = {path.name for path in repo.iterdir()}
+    weights = {"config.json", "model.safetensors"} if kind == "t5" else {"adapter_config.json"}
+    assert files >= {"README.md", "tokenizer.json", *weights}
+    assert kind == "t5" or "model.safetensors" not in files  # only the trained adapter is pushed
+    loaded = (AutoModelForSeq2SeqLM if kind == "t5" else AutoPeftModelForCausalLM).from_pretrained(repo)
+    before, after = predicted(trainer.model), predicted(loaded)
+    assert before[0] == after[0] and before[1] == pytest.approx(after[1], abs=1e-5)
 
-@pytest.mark.slow
-def test_pushed_files_of_a_paired_run(pushed: tuple[HubServer, Path]) -> None:
-    server, _ = pushed
-    full, adapter = server.files(FULL), server.files(ADAPTER)
-    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(full)
-    assert {"README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(adapter)
-    # Only the trained adapter is pushed, without the base model.
-    assert "model.safetensors" not in adapter
-    assert json.loads(adapter["adapter_config.json"].content)["base_model_name_or_path"] == BASE
-    assert server.commits(FULL)[-1] == "End of training"
-
-
-@pytest.mark.slow
-def test_metadata_of_a_paired_run(pushed: tuple[HubServer, Path]) -> None:
-    """The text of a card is tested in test_model_card."""
-    server, folder = pushed
-    metadata, text = server.card(ADAPTER)
-    metrics = json.loads((folder / "gpt2_push.json").read_text())["metrics"]
+    _, header, text = (repo / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    metadata = yaml.safe_load(header)
     assert {"dair", "consistency-training"} <= set(metadata["tags"])
-    assert (metadata["base_model"], metadata["library_name"]) == (BASE, "peft")
-    (model,) = metadata["model-index"]
-    (result,) = model["results"]
-    assert (model["name"], result["dataset"]["name"]) == (ADAPTER.split("/")[1], "Tiny test")
+    if kind == "gpt2":
+        assert (metadata["base_model"], metadata["library_name"]) == ("tester/base", "peft")
+    ((result,),) = [model["results"] for model in metadata["model-index"]]
+    assert (metadata["model-index"][0]["name"], result["dataset"]["name"]) == (kind, "Tiny test")
     values = {metric["type"]: metric["value"] for metric in result["metrics"]}
-    assert values["original_even_length"] == pytest.approx(metrics["original_even_length"], abs=1e-6)
+    assert values["original_even_length"] == pytest.approx(found["original_even_length"], abs=1e-6)
     assert "cm" not in values  # of fewer than 30 pairs
     assert f"- version: dair_hf {dair_hf.__version__}" in text.splitlines()
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "repo"), [("t5", FULL), ("gpt2", ADAPTER)])
-def test_the_code_of_a_card_loads_the_model_and_answers(pushed: tuple[HubServer, Path], kind: str, repo: str) -> None:
-    server, folder = pushed
-    (code,) = re.findall(r"^```python\n(.*?)^```", server.card(repo)[1], re.DOTALL | re.MULTILINE)
-    # As pushed_run.py asked the model before it was pushed: its first prompt, and six tokens, special ones included.
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    # The first prompt, and six tokens, special ones included.
     for given, asked in (
         ("a text as in the training data", "w4 w5 w6"),
         ("max_new_tokens=64", "max_new_tokens=6, do_sample=False"),
         ("skip_special_tokens=True", "skip_special_tokens=False"),
     ):
-        assert given in code
+        assert given in code and f"tester/{kind}" in code
         code = code.replace(given, asked)
-    answer = server.run_python("-c", code, HF_TOKEN="").stdout.strip()
-    expected = json.loads((folder / f"{kind}_push.json").read_text())["texts"][0]
-    assert answer == (expected if kind == "t5" else expected.removeprefix("w4 w5 w6").strip())
-    absent = code.replace(repo, f"{USER}/nothing")
-    assert absent != code
-    assert server.run_python("-c", absent, HF_TOKEN="", check=False).returncode != 0
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, {"__name__": "card"})
+    assert printed.getvalue().strip() == before[0][0].removeprefix("w4 w5 w6" if kind == "gpt2" else "").strip()
+    assert AutoTokenizer.from_pretrained(repo)("w4 w5")["input_ids"] == tiny.tokenizer()("w4 w5")["input_ids"]
 
 
 @pytest.mark.slow
-def test_a_run_with_adapters_resumes_from_its_checkpoint_on_the_hub(hub_server: HubServer, tmp_path: Path) -> None:
-    run = f"gpt2={CHECKPOINTS}={USER}/other-base"
-    hub_server.run_python(*RUN, "push_checkpoint", tmp_path, run)
-    files = set(hub_server.files(CHECKPOINTS))
-    assert {
-        "last-checkpoint/adapter_model.safetensors",
-        "last-checkpoint/adapter_config.json",
-        "last-checkpoint/optimizer.pt",
-        "last-checkpoint/trainer_state.json",
-    } <= files
-    assert not [path for path in files if path.endswith("model.safetensors") and "adapter" not in path]
-    hub_server.run_python(*RUN, "resume_checkpoint", tmp_path, run, HF_TOKEN="")
-    whole, resumed = (
-        json.loads((tmp_path / f"gpt2_{action}.json").read_text())
-        for action in ("push_checkpoint", "resume_checkpoint")
-    )
-    assert resumed.pop("steps") == 4
-    assert resumed == whole
+def test_a_run_with_adapters_resumes_from_its_checkpoint_on_the_hub(hub: Path, tmp_path: Path) -> None:
+    def run(name: str, steps: int, **settings: Any) -> Any:
+        """A trainer whose learning rate is constant, so that steps do not depend on their number."""
+        defaults = {"learning_rate": 0.05, "lr_scheduler_type": "constant", "hub_model_id": "tester/adapters"}
+        built = with_adapters(hub)
+        data = tiny.pairs("gpt2", 8)
+        return tiny.trainer(tmp_path / name, "gpt2", data, built=built, max_steps=steps, **defaults, **settings)
+
+    saving = {"save_strategy": "steps", "save_steps": 1, "push_to_hub": True, "hub_strategy": "checkpoint"}
+    run("pushed", 2, **saving).train()
+    checkpoint = hub / "tester" / "adapters" / "last-checkpoint"
+    files = {path.name for path in checkpoint.iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "trainer_state.json"} <= files
+    assert "model.safetensors" not in files
+    whole, resumed = run("whole", 4), run("resumed", 4)
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert resumed.state.global_step == 4
+    assert predicted(resumed.model) == predicted(whole.model)
 
 
-PUSH_METRIC = """
-import sys
-import dair_hf.metrics
-from huggingface_hub import HfApi
-repo, name = sys.argv[1:]
-HfApi().create_repo(repo, repo_type="space", space_sdk="gradio")
-HfApi().upload_folder(
-    repo_id=repo, repo_type="space", folder_path=getattr(dair_hf.metrics, name), ignore_patterns=["__pycache__/*"]
-)
-"""
-LOAD_METRIC = """
-import json, sys, evaluate
-metric = evaluate.load(sys.argv[1])
-print(json.dumps(metric.compute(**json.loads(sys.argv[2]))))
-"""
-STATES = {"predictions": ['{"hotel-area": "north"}', "{}"], "references": ['{"hotel-area": "north"}'] * 2}
-ANSWERS = {"predictions": ["2", "a cat"], "references": [json.dumps(["2"] * 10), json.dumps(["dog"] * 10)]}
-CORRECTNESS = {"original_correct": [True, True, False], "augmented_correct": [True, False, True]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "given", "key", "value"),
-    [
-        ("consistency", CORRECTNESS, "cm", 0.5),
-        ("joint_goal_accuracy", STATES, "joint_goal_accuracy", 0.5),
-        ("vqa_accuracy", ANSWERS, "vqa_accuracy_simple", 0.5),
-    ],
-)
-def test_a_metric_is_pushed_as_a_space_and_loaded_from_it(
-    hub_server: HubServer, tmp_path: Path, name: str, given: dict[str, object], key: str, value: float
-) -> None:
-    repo = f"{USER}/{name}"
-    hub_server.run_python("-c", PUSH_METRIC, repo, name)
-    files = set(hub_server.files(f"spaces/{repo}"))
-    assert {"README.md", "requirements.txt", f"{name}.py"} <= files
-    assert not [path for path in files if "__pycache__" in path]
-    done = hub_server.run_python("-c", LOAD_METRIC, repo, json.dumps(given), HF_TOKEN="")
-    assert json.loads(done.stdout)[key] == value
-
-
-@pytest.mark.slow
-def test_refused_push_of_a_paired_run_says_why(hub_server: HubServer, tmp_path: Path) -> None:
-    hub_server.failures.append(("POST", "/commit/", HubError(403, "Your token cannot write here")))
-    done = hub_server.run_python(*RUN, "push", tmp_path, f"t5={REFUSED}", check=False)
-    assert done.returncode != 0
-    last = done.stderr.strip().splitlines()
-    assert "403 Forbidden" in done.stderr
-    assert any("Your token cannot write here" in line for line in last[-5:])
-    assert hub_server.commits(REFUSED) == ["initial commit"]
-    # The trained model and its card remain in the folder of the run.
-    assert {"model.safetensors", "README.md"} <= {path.name for path in (tmp_path / "t5_run").iterdir()}
+@pytest.mark.parametrize("name", ["consistency", "joint_goal_accuracy", "vqa_accuracy"])
+def test_the_folder_of_a_metric_is_a_space(name: str) -> None:
+    """The Hub refuses a Space whose README.md does not say how to run it."""
+    folder = Path(getattr(dair_hf.metrics, name))
+    metadata = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
+    assert metadata["sdk"] == "gradio" and (folder / metadata["app_file"]).is_file()
+    assert (folder / "requirements.txt").is_file() and (folder / f"{name}.py").is_file()

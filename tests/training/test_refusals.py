@@ -216,24 +216,6 @@ def test_data_without_an_input_of_the_model_are_refused(tmp_path: Path, as_tenso
     assert right.state.global_step == 1
 
 
-def classes(*changes: tuple[int, int]) -> torch.Tensor:
-    labels = torch.tensor([0, 1] * 4)
-    for row, value in changes:
-        labels[row] = value
-    return labels
-
-
-def train(folder: Path, labels: torch.Tensor, partners: torch.Tensor | None = None) -> DAIRTrainer:
-    x = points.points(8)[0]
-    partners = labels if partners is None else partners
-    data: Any = TensorPairs(
-        {"x": x, "labels": labels}, {"x": x + 1, "labels": partners}, row_ids=[f"r/{row}" for row in range(8)]
-    )
-    made = points.trainer(folder, data, outputs=2, train_sampling_strategy="sequential", max_steps=2)
-    made.train()
-    return made
-
-
 def truncated(data: datasets.Dataset, column: str) -> datasets.Dataset:
     """Remove all targets of a column."""
     return data.map(lambda row: {column: row[column] and [-100] * len(row[column])})
@@ -251,15 +233,6 @@ def test_a_run_without_targets_or_pairs_ends_with_its_first_epoch(
     with pytest.raises(DataError, match="train_dataset"):
         made.train()
     assert made.state.global_step == 2
-
-
-def test_labels_beyond_the_classes_are_refused_with_their_row(tmp_path: Path) -> None:
-    for wrong, row in (((6, 5), 6), ((3, -1), 3)):
-        with pytest.raises(DataError, match=f"row 'r/{row}'.* 0 to 1"):
-            train(tmp_path, classes(wrong))
-    with pytest.raises(DataError, match="row 'r/1'.* 0 to 1"):
-        train(tmp_path, classes(), classes((1, 2)))
-    assert train(tmp_path, classes((0, -100), (5, -100)), classes((7, -100))).state.global_step == 2
 
 
 @pytest.mark.parametrize(

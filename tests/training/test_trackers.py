@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dair_hf import DAIRTrainer
 from tests.fixtures import tiny
-from tests.fixtures.launching import forked
 
 # Values that a user's `compute_metrics` may add, and that are no scalars.
 NO_SCALARS = {"eval_preset": "strict", "eval_undefined": None}
-# Totals of a run, which Trackio leaves out: they are no curves.
-TOTALS = {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos"}
 
 Scalars = dict[str, list[tuple[int, float]]]
 
@@ -43,12 +37,12 @@ def train(folder: Path, tracker: str, **settings: Any) -> DAIRTrainer:
     return trainer
 
 
-def expected(history: list[dict[str, Any]], left_out: set[str] = frozenset()) -> Scalars:  # type: ignore[assignment]
+def expected(history: list[dict[str, Any]]) -> Scalars:
     """The log as a tracker shows it: "eval/cm" and "train/loss_original"."""
     scalars: Scalars = {}
     for log in history:
         for name, value in log.items():
-            if name in {"step", *left_out, *NO_SCALARS}:
+            if name in {"step", *NO_SCALARS}:
                 continue
             assert type(value) in (int, float), f"{name} is a {type(value).__name__}, which trackers drop"
             tag = f"eval/{name[5:]}" if name.startswith("eval_") else f"train/{name}"
@@ -78,14 +72,6 @@ TRAINING = {
 EVALUATION = {"loss", "consistency", "cm", "cm_numerator", "cm_denominator", "both_correct", "original_accuracy"}
 
 
-def test_tensorboard_gets_the_scalars_of_a_lambda_that_sets_itself(tmp_path: Path) -> None:
-    trainer = train(tmp_path, "tensorboard", dair_lambda="auto")
-    found = read_events(tmp_path)
-    assert_equal(found, expected(trainer.state.log_history))
-    names = "dair_lambda", "lambda_target", "gradient_share", "gradient_share_mean", "inconsistency"
-    assert {f"train/{name}" for name in names} <= found.keys()
-
-
 def test_tensorboard_gets_every_scalar(tmp_path: Path) -> None:
     trainer = train(tmp_path, "tensorboard")
     found = read_events(tmp_path)
@@ -96,31 +82,3 @@ def test_tensorboard_gets_every_scalar(tmp_path: Path) -> None:
     assert found["train/rows"] == [(1, 4.0), (2, 4.0), (3, 4.0)]
     assert found["eval/rows"] == [(3, 5.0)] and found["eval/pairs"] == [(3, 3.0)]
     assert not {"eval/preset", "eval/undefined"} & found.keys() and np.isnan(found["eval/ratio"][0][1])
-
-
-TRACKIO = """
-import json, sys
-from pathlib import Path
-from tests.training.test_trackers import train
-
-trainer = train(Path(sys.argv[1]), "trackio", project="pairs", run_name="first")
-Path(sys.argv[1], "log.json").write_text(json.dumps(trainer.state.log_history))
-"""
-
-
-def test_trackio_gets_every_curve(tmp_path: Path) -> None:
-    pytest.importorskip("trackio", reason="trackio is an extra of its own")
-    done = forked("-c", TRACKIO, tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
-    assert done.returncode == 0, done.stderr[-3000:]
-    with sqlite3.connect(tmp_path / "trackio" / "pairs.db") as database:
-        rows = database.execute("select metrics from metrics where run_name = 'first' order by id").fetchall()
-    found: Scalars = {}
-    for (content,) in rows:
-        values = json.loads(content)
-        step = values.pop("train/global_step")
-        for name, value in values.items():
-            if isinstance(value, (int, float)) or value == "NaN":  # as it writes NaN in JSON
-                found.setdefault(name, []).append((step, float(value)))
-    log = expected(json.loads((tmp_path / "log.json").read_text()), TOTALS)
-    assert_equal(found, log)
-    assert {f"train/{name}" for name in TRAINING} | {f"eval/{name}" for name in EVALUATION} <= found.keys()

@@ -499,16 +499,6 @@ def test_token_batches_train_every_row_and_resume_bit_for_bit(tmp_path: Path) ->
     assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
 
 
-def test_checkpoints_of_an_earlier_run_are_named_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for number in (1, 2):
-        caplog.clear()
-        tiny.trainer(tmp_path, "t5", tiny.pairs("t5"), max_steps=2, save_strategy="steps", save_steps=1).train()
-        said = [record.getMessage() for record in caplog.records if "of an earlier run" in record.getMessage()]
-        if number == 1:
-            assert said == []
-    assert said[0].startswith(f"{tmp_path} holds 2 checkpoints of an earlier run, such as checkpoint-2")
-
-
 @pytest.mark.parametrize("settings", [{}, {"share_prefixes": "row_id"}], ids=str)
 def test_attention_of_cudnn_is_off_for_rows_of_many_lengths_alone(tmp_path: Path, settings: dict[str, Any]) -> None:
     seen: list[bool] = []

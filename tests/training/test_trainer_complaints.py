@@ -21,7 +21,6 @@ from transformers import DataCollatorForSeq2Seq
 from dair_hf import PairCollator
 from dair_hf.training.environments import VREx
 from tests.fixtures import points, tiny
-from tests.training.forward.test_plan import twins
 
 
 def batches_of(trainer: Any) -> list[dict[str, Any]]:
@@ -181,6 +180,14 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+def twins(kind: str) -> datasets.Dataset:
+    """Return pairs of equal views."""
+    rows = tiny.pairs(kind, 7)
+    for name in ("input_ids", "attention_mask", "labels"):
+        rows = rows.remove_columns(f"augmented_{name}").add_column(f"augmented_{name}", rows[name][:])
+    return rows
+
+
 @pytest.mark.parametrize(("kind", "name"), [("t5", "dropout=0.1"), ("gpt2", "drop=0.1")])
 def test_dropout_makes_identical_views_differ_and_is_warned_of_once(
     tmp_path: Path, said: list[str], kind: str, name: str
@@ -209,18 +216,3 @@ def test_auto_that_lowers_its_target_is_warned_of_once(
         found = [message for message in said if "from learning" in message]
         assert len(found) == warnings
         assert all("each step lowers lambda_target (from 2 to " in text for text in found)
-
-
-@pytest.mark.parametrize(
-    ("dropout", "settings", "warnings"),
-    [(0.1, {"method": "trades", "regularizer": "kl"}, 1), (0.0, {}, 0), (0.1, {"method": "da"}, 0)],
-)
-def test_dropout_is_warned_of_with_every_method_that_uses_r(
-    tmp_path: Path, said: list[str], dropout: float, settings: dict[str, Any], warnings: int
-) -> None:
-    settings |= {"max_steps": 1, "logging_strategy": "steps", "logging_steps": 1}
-    made = tiny.trainer(tmp_path, "gpt2", twins("gpt2"), built=tiny.model("gpt2", dropout=dropout), **settings)
-    made.train()
-    assert len([message for message in said if "ropout" in message]) == warnings
-    if dropout == 0:
-        assert abs(made.state.log_history[0]["consistency"]) < 1e-12

@@ -16,7 +16,7 @@ from transformers.integrations import flex_attention as integration
 
 from dair_hf.trees import attention as trees
 from dair_hf.trees import forest
-from dair_hf.trees.attention import BLOCK, DENSE_NODES, _block_mask, attention_inputs, nodes_at_once, tree_mask
+from dair_hf.trees.attention import BLOCK, DENSE_NODES, _block_mask, _tree_mask, attention_inputs, nodes_at_once
 from dair_hf.trees.forest import AttentionCosts, TokenTree, token_trees
 from tests.fixtures import tiny
 from tests.trees.test_exactness import batches, build, in_float64, require_equal, require_equal_rows  # noqa: F401
@@ -40,7 +40,7 @@ def test_blocks_hold_what_is_seen(rows: int, tokens: int, window: int | None) ->
     mask = _block_mask(tree, window, window is not None)
     nodes = torch.arange(size)
     zero = torch.tensor(0)
-    seen = tree_mask(tree, window)[0, 0]
+    seen = _tree_mask(tree, window)[0, 0]
     assert torch.equal(mask.mask_mod(zero, zero, nodes[:, None], nodes), seen)
     padded = torch.nn.functional.pad(seen, (0, -size % BLOCK, 0, -size % BLOCK))
     parts = padded.view(len(padded) // BLOCK, BLOCK, -1, BLOCK)
@@ -105,7 +105,7 @@ def test_layouts_of_a_gpu(
     assert len(made.trees) == 1
     assert len(made.trees[0].ends) % (8 * made.sequences) == 0
     assert made.is_sparse == (costs.dense is None) == (made.sequences == 1)
-    assert tree_mask(made.trees[0], None, made.sequences).any(-1).all()  # padding sees itself
+    assert _tree_mask(made.trees[0], None, made.sequences).any(-1).all()  # padding sees itself
     without_dropout = {"attention_dropout": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     model = build(name, **without_dropout)
     trained = build(name, **without_dropout).train() if checkpoints else model
@@ -146,7 +146,7 @@ def test_a_sparse_mask_is_the_dense_one_for_all_but_attention(uncompiled: None) 
     tree = dialogues(4, 70)
     blocks = _block_mask(tree, None, has_windows=False)
     mask = trees._SparseMask.of(tree, None, blocks)
-    dense = tree_mask(tree)
+    dense = _tree_mask(tree)
     assert (mask.shape, mask.dtype, type(mask.detach())) == (dense.shape, torch.bool, trees._SparseMask)
     for changed, expected in ((mask.clone(), dense), (mask[..., :9], dense[..., :9]), (mask | False, dense)):
         assert type(changed) is torch.Tensor

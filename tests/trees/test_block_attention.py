@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dair_hf.trees import attention
-from dair_hf.trees.attention import _TreeMask, attention_inputs, blocks_of, tree_mask
+from dair_hf.trees.attention import _blocks_of, _tree_mask, _TreeMask, attention_inputs
 from dair_hf.trees.attention import _with_blocks as with_blocks
 from dair_hf.trees.forest import TokenTree, token_trees
 from tests.fixtures import tiny
@@ -51,8 +51,8 @@ def random_tree(seed: int, rows: int = 12, tokens: int = 20, groups: int = 2) ->
 @pytest.mark.parametrize("seed", range(8))
 def test_a_block_holds_exactly_what_its_nodes_see(seed: int) -> None:
     tree = random_tree(seed)
-    mask = tree_mask(tree)
-    blocks = blocks_of(mask, tree.ends)
+    mask = _tree_mask(tree)
+    blocks = _blocks_of(mask, tree.ends)
     assert sum(blocks.queries) == len(tree.ends)
     start = 0
     for queries, keys, part in zip(blocks.queries, blocks.keys.split(blocks.counts), blocks.masks, strict=True):
@@ -68,7 +68,7 @@ def test_values_and_gradients(window: int | None) -> None:
     tree = random_tree(0)
     size, generator = len(tree.ends), torch.Generator().manual_seed(0)
     found = []
-    for mask in (tree_mask(tree, window), with_blocks(tree_mask(tree, window), tree.ends)):
+    for mask in (_tree_mask(tree, window), with_blocks(_tree_mask(tree, window), tree.ends)):
         generator.manual_seed(0)
         shape = (1, 4, size, 6)
         states = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
@@ -82,7 +82,7 @@ def test_values_and_gradients(window: int | None) -> None:
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen2_window", "gpt2", "gpt_neox", "opt", "phi", "gemma3"])
 def test_models_compute_less(name: str) -> None:
     tree, model = random_tree(1), build(name)
-    blocks = blocks_of(tree_mask(tree), tree.ends)
+    blocks = _blocks_of(_tree_mask(tree), tree.ends)
     with torch.inference_mode(), Scores() as scores:
         model(**attention_inputs(tree, model))
     assert len(scores.found) == 2 * len(blocks.queries)  # two layers
@@ -108,7 +108,7 @@ def test_a_long_tree_has_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys and values of one long row are copied at most 4.5 times."""
     monkeypatch.undo()
     ends = torch.full((5000,), 5000)
-    blocks = blocks_of(torch.zeros(1, 1, 5000, 5000, dtype=torch.bool), ends)
+    blocks = _blocks_of(torch.zeros(1, 1, 5000, 5000, dtype=torch.bool), ends)
     assert len(blocks.queries) == 8
     assert len(blocks.keys) <= 4.5 * 5000
 
@@ -136,7 +136,7 @@ def test_checkpointing_repeats_the_forward(name: str, reentrant: bool, dropout: 
 
 def test_masks_made_from_it_are_plain() -> None:
     tree = random_tree(1)
-    mask = with_blocks(tree_mask(tree), tree.ends)
+    mask = with_blocks(_tree_mask(tree), tree.ends)
     assert type(mask.detach()) is _TreeMask
     for changed in (mask.clone(), mask[:, :, :, :3], mask | True, mask.float(), mask.to(torch.bool) & mask):
         assert type(changed) is torch.Tensor
@@ -144,7 +144,7 @@ def test_masks_made_from_it_are_plain() -> None:
 
 def test_a_change_in_place_is_seen() -> None:
     tree = random_tree(1)
-    mask = with_blocks(tree_mask(tree), tree.ends)
+    mask = with_blocks(_tree_mask(tree), tree.ends)
     states = torch.randn(1, 2, len(tree.ends), 4, dtype=torch.float64)
     before = scaled_dot_product_attention(states, states, states, attn_mask=mask)
     mask[..., 1] = True
@@ -159,20 +159,12 @@ def test_a_change_in_place_is_seen() -> None:
 
 def test_layers_of_several_types_share_a_mask_and_queries_and_keys_get_the_type_of_values() -> None:
     tree = random_tree(1)
-    mask = with_blocks(tree_mask(tree), tree.ends)
+    mask = with_blocks(_tree_mask(tree), tree.ends)
     for of_queries, dtype in ((torch.float64,) * 2, (torch.float32,) * 2, (torch.float32, torch.bfloat16)):
         query, key, value = torch.randn(3, 1, 2, len(tree.ends), 8, dtype=of_queries)
         found = scaled_dot_product_attention(query, key, value.to(dtype), attn_mask=mask)
         plain = scaled_dot_product_attention(query.to(dtype), key.to(dtype), value.to(dtype), attn_mask=mask.clone())
         torch.testing.assert_close(found, plain, **({"rtol": 0.02, "atol": 0.02} if dtype != of_queries else {}))
-
-
-def test_other_numbers_of_keys_are_refused_by_torch_as_without_blocks() -> None:
-    tree = random_tree(1)
-    mask = with_blocks(tree_mask(tree), tree.ends)
-    states = torch.randn(1, 2, len(tree.ends) + 1, 4)
-    with pytest.raises(RuntimeError):
-        scaled_dot_product_attention(states[:, :, 1:], states, states, attn_mask=mask)
 
 
 def test_small_trees_and_other_devices_have_no_blocks() -> None:

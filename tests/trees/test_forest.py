@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dair_hf import DataError
-from dair_hf.trees.attention import tree_mask
+from dair_hf.trees.attention import _tree_mask
 from dair_hf.trees.forest import Forest, build_forest, cut_where_least_is_shared, pad_right, prefix_table
 
 IDS = st.lists(st.integers(0, 3), min_size=1, max_size=7)  # 0, a token as any other, is the padding, too
@@ -39,7 +39,7 @@ def paths(forest: Forest) -> dict[int, list[tuple[list[int], int]]]:
     """Return for each view the ancestors' tokens and the label of every target, read from the masks alone."""
     found: dict[int, list[tuple[list[int], int]]] = {}
     for tree, targets in zip(forest.trees, forest.targets, strict=True):
-        mask = tree_mask(tree)[0, 0]
+        mask = _tree_mask(tree)[0, 0]
         for node, label, view in torch.stack([*targets]).T.tolist():
             seen = mask[node]
             assert tree.position_ids[seen].tolist() == list(range(int(seen.sum())))

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, TargetRule, trained_partners, view_mask
-from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, count_positions, flatten_views, on_device
+from dair_hf.data.collator import LABELS, LAYOUT, VIEW_MASK, count_positions, flatten_views, on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.divergence import feature_consistency, mart_terms
 from dair_hf.losses.model_state import fork_rng
@@ -29,12 +29,11 @@ from dair_hf.losses.objective import (
     normalized_objective,
     pair_slopes,
 )
-from dair_hf.losses.per_sample import SampleLoss, causal_nll, cross_entropy, full_precision, seq2seq_nll
+from dair_hf.losses.per_sample import SampleLoss, full_precision
 from dair_hf.losses.target_logits import TargetLogits
 from dair_hf.training.forward.plan import plan_forwards
 
 TEXT_INPUTS = {"input_ids", "attention_mask"}
-NUMBERED_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # whose labels are numbers of classes or tokens
 
 
 class PairOutputs(NamedTuple):
@@ -233,7 +232,6 @@ class PairLoss:
         logits_of = np.full((views.size, batch[LABELS].shape[-1]), -1) if selects else None
         for forward in plan_forwards(views, self.args, model.training):
             inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
-            check = partial(_require_classes, layout, forward.views, batch.get(ROW_ID))
             run: Callable[..., Any] = model
             loss = self.sample_loss
             if logits_of is not None:
@@ -245,9 +243,10 @@ class PairLoss:
                 if self.chunked is not None and labels is not None:
                     outputs, row_losses = self.chunked(model, inputs, labels)
                 elif self.args.gradient_cache is not None and model.training:
-                    outputs, row_losses = self._recomputed(run, loss, inputs, labels, check)
+                    outputs, row_losses = self._recomputed(run, loss, inputs, labels)
                 else:
-                    outputs, row_losses = self._outputs_and_losses(run, loss, inputs, labels, check)
+                    outputs = run(**inputs)
+                    row_losses = loss(outputs, labels)
             positions.append(np.flatnonzero(forward.views))
             if not isinstance(row_losses, Tensor) or row_losses.shape != (len(positions[-1]),):
                 shape = list(row_losses.shape) if isinstance(row_losses, Tensor) else type(row_losses).__name__
@@ -279,26 +278,15 @@ class PairLoss:
         places = on_device(np.stack([numbers, numbers * logits_of.shape[1] + column]), device)
         return TargetLogits(self.projection, *places)
 
-    def _outputs_and_losses(
-        self,
-        run: Callable[..., Any],
-        loss: SampleLoss,
-        inputs: dict[str, Tensor],
-        labels: Any,
-        check: Callable[[Tensor], None],
+    @staticmethod
+    def _recomputed(
+        run: Callable[..., Any], loss: SampleLoss, inputs: dict[str, Tensor], labels: Any
     ) -> tuple[Any, Any]:
-        """Run one forward; `check` refuses labels that the logits have no class for."""
-        outputs = run(**inputs)
-        if self.sample_loss in NUMBERED_LOSSES:
-            check(outputs.logits)
-        return outputs, loss(outputs, labels)
-
-    def _recomputed(self, *args: Any) -> tuple[Any, Any]:
         """Run one forward without its activations, which the backward pass computes again with the same dropout."""
 
         def logits_and_losses() -> tuple[Any, Any]:
-            outputs, losses = self._outputs_and_losses(*args)
-            return outputs.logits, losses
+            outputs = run(**inputs)
+            return outputs.logits, loss(outputs, labels)
 
         logits, losses = checkpoint(logits_and_losses, use_reentrant=False)
         return SimpleNamespace(logits=logits), losses
@@ -375,17 +363,6 @@ class PairLoss:
         pairs = self._stop_gradient(flat.index_select(0, originals), flat.index_select(0, partners))
         divergences = feature_consistency(*pairs, regularizer)
         return divergences.new_zeros(size * width).index_add(0, pair, divergences).view(size, width)
-
-
-def _require_classes(layout: BatchLayout, views: np.ndarray, row_ids: Any, logits: Tensor) -> None:
-    """Refuse labels that the model has no class for, on which a GPU would stop without naming them."""
-    if layout.label_range is None or layout.label_range.shape[1:] != views.shape:
-        return
-    (low, high), classes, rows = layout.label_range[:, views], logits.shape[-1], np.nonzero(views)[0]
-    for view in np.flatnonzero((low < 0) | (high >= classes))[:1].tolist():
-        row, found = rows[view], low[view] if low[view] < 0 else high[view]
-        name = f"row {row} of the batch" if row_ids is None else f"row {row_ids[row]!r}"
-        raise DataError(f"{name}: expected labels from 0 to {classes - 1}, got {found}")
 
 
 def _numbers_of_pairs(layout: BatchLayout, run: _RunViews) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Question and annotation files of VQA v2 and its edited versions: downloads, lookup and parsing."""
+"""Question and annotation files of VQA v2 and its edited versions: lookup and parsing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError, explained
-from dair_hf.io.archives import RemoteFile, Source
+from dair_hf.io.archives import Source
 from dair_hf.io.files import decode_json
 
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
-HOST = "https://s3.amazonaws.com"
-# The answers of the test split are not public. Its archive contains test-dev as well.
-FILES = {
-    "train": ("v2_Questions_Train_mscoco.zip", "v2_Annotations_Train_mscoco.zip"),
-    "val": ("v2_Questions_Val_mscoco.zip", "v2_Annotations_Val_mscoco.zip"),
-    "test": ("v2_Questions_Test_mscoco.zip",),
-}
 # v2_OpenEnded_mscoco_train2014_questions.json, v2_mscoco_train2014_annotations.json: the subset precedes the kind.
 _NAME = re.compile(r"(?:(?:.*_)?(?P<subset>[A-Za-z-]+\d*)_)?(?P<kind>questions|annotations)\.json")
 _ARCHIVE = re.compile(r".*(?:questions|annotations).*\.(?:zip|tar|tgz|tar\.\w+)", re.IGNORECASE)
@@ -32,16 +25,6 @@ class RecordFile(NamedTuple):
 
     label: str
     records: list[dict[str, Any]]
-
-
-def vqa_files(split: str, host: str = HOST) -> list[RemoteFile]:
-    """Return the downloadable archives of a split of VQA v2, which can be read without unpacking.
-
-    No checksums are published, so each file is trusted on first use.
-    """
-    if split not in FILES:
-        raise DataError(f"download: expected a split of {', '.join(FILES)}, got {split!r}")
-    return [RemoteFile(name, f"{host}/cvmlp/vqa/mscoco/vqa/{name}") for name in FILES[split]]
 
 
 def vqa_splits(source: str | os.PathLike[str]) -> list[str]:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from dair_hf.dialog.readers.dialogues import ReadReport, summary_table
-from dair_hf.dialog.readers.files import SPLITS, downloads, files_of_split
+from dair_hf.dialog.readers.files import SPLITS, files_of_split
 from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
 from dair_hf.dialog.readers.sgd import read_entity_names, read_sgd
 from dair_hf.dialog.readers.woz2 import read_woz2
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
+from data_scripts.downloads import dialog_files
 from tests.dialog.readers import test_multiwoz, test_sgd, test_woz2
 
 # One file or folder per split, in the order train, dev, test.
@@ -133,7 +134,7 @@ def test_unknown_splits_and_absent_files_are_refused(tmp_path: Path, read: Calla
 
 
 def test_pinned_manifests() -> None:
-    files = [file for data in ("2.1", "2.2", "sgd", "woz2") for file in downloads(data)]
+    files = [file for data in ("2.1", "2.2", "sgd", "woz2") for file in dialog_files(data)]
     assert len(files) == 3 + 1 + 17 + 2 + 2 + 3 + 127 + 20 + 34 + 3
     assert len({file.url for file in files}) == len(files)
     assert all("/master/" not in file.url and "/main/" not in file.url for file in files)

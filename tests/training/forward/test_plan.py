@@ -7,25 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from dair_hf import DAIRTrainer, PairCollator
 from dair_hf.training.environments import IRM, GroupDRO, VREx
-from dair_hf.training.forward.plan import plan_forwards
 from tests.fixtures import points, tiny
 
 SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "num_train_epochs": 1}
 ONE_STEP = {**SGD, "per_device_train_batch_size": 13}
-
-
-def test_a_forward_with_replay_is_followed_by_one_of_its_shape(tmp_path: Path) -> None:
-    mask = np.array([[True, True], [True, False], [True, True]])
-    first, second, third = plan_forwards(mask, tiny.config(tmp_path, pair_dropout="shared"), is_training=True)
-    assert (first.replays_rng, second.replays_rng, third.replays_rng) == (True, False, False)
-    np.testing.assert_array_equal(first.views.any(1), second.views.any(1))
 
 
 # ---- gradient_cache ----
@@ -92,28 +83,6 @@ def test_gradient_cache_holds_fewer_activations(tmp_path: Path) -> None:
 
 
 # ---- pair_dropout ----
-
-
-def twins(kind: str, alone: tuple[int, ...] = ()) -> datasets.Dataset:
-    """Return pairs of equal views; some rows have no partner."""
-    rows = tiny.pairs(kind, 7)
-    names = ("input_ids", "attention_mask", "labels")
-    for name in names:
-        values = [None if row in alone else value for row, value in enumerate(rows[name])]
-        rows = rows.remove_columns(f"augmented_{name}").add_column(f"augmented_{name}", values)
-    return rows
-
-
-@pytest.mark.parametrize(("kind", "alone"), [("bart", (0, 3)), ("t5", ())])
-def test_identical_views_with_shared_masks_have_equal_losses(tmp_path: Path, kind: str, alone: tuple[int, ...]) -> None:
-    logs = {}
-    for mode in ("independent", "shared"):
-        settings = {"pair_dropout": mode, "logging_strategy": "steps", "logging_steps": 1, **SGD}
-        made = tiny.trainer(tmp_path, kind, twins(kind, alone), built=tiny.model(kind, dropout=0.3), **settings)
-        made.train()
-        logs[mode] = [log["consistency"] for log in made.state.log_history if "consistency" in log]
-    assert logs["shared"] == [0.0] * len(logs["independent"])
-    assert min(logs["independent"]) > 1e-4
 
 
 def test_shared_masks_differ_between_batches_and_pairs(tmp_path: Path) -> None:
