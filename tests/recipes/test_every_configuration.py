@@ -49,7 +49,7 @@ DIGITS = {"train_rows": 32, "validation_rows": 20}
 T5 = {"model_type": "t5", "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 1}
 LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
          "num_attention_heads": 2, "max_position_embeddings": 1024}  # fmt: skip
-TALKS = {"train_dialogs": 6, "test_dialogs": 4, **NO_WARMUP}
+TALKS = {"train_dialogs": 6, "test_dialogs": 2, **NO_WARMUP}
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def chat_pairs(name: str, folder: Path) -> dict[str, Any]:
     if name == "arithmetic":
         return NO_WARMUP
     row = {"prompt": "Ann has 23 pens and buys 14.", "completion": "23+14=<<23+14=37>>37 pens #### 37"}
-    (folder / "rows.jsonl").write_text(4 * f"{json.dumps(row)}\n")
+    (folder / "rows.jsonl").write_text(2 * f"{json.dumps(row)}\n")
     files = {"source": "files", "train_files": folder / "rows.jsonl", "test_files": folder / "rows.jsonl"}
     lengths = {"max_length": 200, "generation_max_length": 240}
     return {
@@ -165,10 +165,11 @@ def multiwoz_simpletod(name: str, folder: Path) -> dict[str, Any]:
         return {"model_settings": json.dumps(T5), "neighbour_attention": 0, "lambda_warmup_steps": 0, **TALKS}
     if name == "woz2":
         for number, file in enumerate(test_woz2.FILES.values()):
-            test_woz2.write(folder, [test_woz2.talk(10 * number + index) for index in range(3)], file)
-        return {"data_dir": folder, "model_settings": json.dumps(T5), "neighbour_attention": 0, **NO_WARMUP}
-    data = {"data_dir": write_multiwoz21(folder / "multiwoz21"), "sgd_dir": write_sgd(folder / "sgd")}
-    data |= {"train_split": "val", **NO_WARMUP}
+            test_woz2.write(folder, [test_woz2.talk(number)], file)
+        small = {"model_settings": json.dumps(T5), "neighbour_attention": 0, "allow_low_ceiling": True}
+        return {"data_dir": folder, **small, **NO_WARMUP}
+    data = {"data_dir": write_multiwoz21(folder / "multiwoz21", dialogues=2), "sgd_dir": write_sgd(folder / "sgd")}
+    data |= {"train_split": "val", "max_source_tokens": 400, "max_target_tokens": 100, **NO_WARMUP}
     if name == "multiwoz21_small":
         return {**data, "model_settings": json.dumps(T5), "neighbour_attention": 0, "pretrain": '{"max_steps": 1}'}
     if name == "multiwoz21_causal":

@@ -164,6 +164,7 @@ def objective(model: Any, collator: Any, data: Any, dair_lambda: float, shift: i
 KINDS = [("vilt", 2), ("llava", 0), ("paligemma", 0), ("qwen2_vl", 2), ("florence2", 2)]
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")  # of PaliGemma
 @pytest.mark.parametrize(("name", "rank"), KINDS)
 def test_steps_on_pairs_a_resumed_run_and_its_evaluation(
     name: str, rank: int, stored: Callable[..., ModelConfig], tmp_path: Path
