@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
@@ -50,8 +51,6 @@ from dair_hf.io.files import read_json
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 from dair_hf.vision.mnist.rotated import (
     RotatedConfig,
-    accuracy_by_class,
-    consistency_by_class,
     rotated_evaluation_pairs,
     rotated_train_pairs,
 )
@@ -66,33 +65,23 @@ COLUMNS = [
 
 def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedConfig, split: str) -> dict[str, Any]:
     """Return accuracy at the test angle and CM between 0 and 180 degrees, overall and by digit."""
-    by_digit: dict[str, float] = {}
     tested = rotated_evaluation_pairs(mnist, data, trainer.args.seed, split)
     upright = rotated_evaluation_pairs(mnist, data, trainer.args.seed, split, scheme="R1")
-
-    def correct(predictions: list[Any], references: list[int]) -> Any:
-        right = same_classes(predictions, references)
-        shares = accuracy_by_class(right[: len(tested)], references[: len(tested)])
-        by_digit.update({f"accuracy_digit_{digit}": share for digit, share in shares.items()})
-        return right
-
-    def consistent(predictions: list[Any], references: list[int]) -> Any:
-        right, rows = same_classes(predictions, references), len(upright)
-        shares = consistency_by_class(right[:rows], right[rows:], references[:rows])
-        by_digit.update({f"cm_digit_{digit}": share for digit, share in shares.items()})
-        return right
-
-    metrics = trainer.evaluate_pairs(
-        tested, correct, intervals=False, data_name=f"Rotated MNIST ({data.setup}) {split}"
+    digits = np.array(tested.columns["digit"])  # of `upright`, too
+    by_digit = {f"digit_{digit}": digits == digit for digit in np.unique(digits)}
+    names = f"Rotated MNIST ({data.setup}) {split}", f"upright MNIST {split}"
+    metrics, half_turn = (
+        trainer.evaluate_pairs(pairs, same_classes, intervals=False, subsets=by_digit, data_name=name)
+        for pairs, name in zip((tested, upright), names, strict=True)
     )
-    half_turn = trainer.evaluate_pairs(upright, consistent, intervals=False, data_name=f"upright MNIST {split}")
     keys = ("rows", "pairs", "cm", "cm_numerator", "cm_denominator", "both_correct")
     # With a log of every step, the record keeps the ends of the regularizer's curve.
     curve = [log["consistency"] for log in trainer.state.log_history if "consistency" in log]
     ends = {"regularizer": curve_ends(curve)} if curve and trainer.args.logging_steps == 1 else {}
     return {
         "original_accuracy": metrics["original_accuracy"],
-        **by_digit,
+        **{f"accuracy_{name}": metrics[f"{name}_original_accuracy"] for name in by_digit},
+        **{f"cm_{name}": half_turn[f"{name}_cm"] for name in by_digit},
         **{key: half_turn[key] for key in keys},
         **ends,
     }

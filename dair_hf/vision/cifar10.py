@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -23,11 +21,9 @@ from dair_hf.vision.image_pairs import ImageView, evaluation_rows, file_pairs, r
 from dair_hf.vision.labeled_images import ImageLayout, LabeledImages, checked, joined, load_images
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-BATCHES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
-BINARY = ".bin"
+BATCHES = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
 SHAPE = (3, 32, 32)  # of an image, stored as planes: red, green, blue
 CIFAR10 = ImageLayout(columns=("img", "image"), mode="RGB", side=32, classes=len(CLASSES))
-PICKLED_NAMES = ("numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype")
 
 
 def load_cifar10(source: str | os.PathLike[str], split: str) -> LabeledImages:
@@ -38,12 +34,11 @@ def load_cifar10(source: str | os.PathLike[str], split: str) -> LabeledImages:
 
             - a folder with parquet files: columns `img` or `image` (structs with the bytes of a PNG or JPEG) and
               `label`; the name of a file or of its folder begins with the split;
-            - a folder with the original files, `data_batch_1` to `data_batch_5` and `test_batch` of the Python version,
-              or the same with `.bin` of the binary version;
-            - a published archive of either, such as `cifar-10-python.tar.gz`;
+            - a folder with the files of the binary version, `data_batch_1.bin` to `data_batch_5.bin` and
+              `test_batch.bin`, or their published archive, `cifar-10-binary.tar.gz`;
             - a name on the Hub, such as `uoft-cs/cifar10`.
 
-            Files may be in subfolders. The pickles of the Python version are never executed.
+            Files may be in subfolders. The Python version is not read: its files are pickles, which may run any code.
         split: "train" or "test".
 
     Returns:
@@ -54,7 +49,7 @@ def load_cifar10(source: str | os.PathLike[str], split: str) -> LabeledImages:
             32 x 32 pixels and labels from 0 to 9.
 
     Example:
-        >>> load_cifar10("cifar-10-python.tar.gz", "train").images.shape  # doctest: +SKIP
+        >>> load_cifar10("cifar-10-binary.tar.gz", "train").images.shape  # doctest: +SKIP
         torch.Size([50000, 3, 32, 32])
     """
     if Path(source).is_file():
@@ -63,49 +58,17 @@ def load_cifar10(source: str | os.PathLike[str], split: str) -> LabeledImages:
 
 
 def _from_batches(path: Path, split: str) -> LabeledImages:
-    files = Source(path)
-    for suffix, read in (("", _read_pickled), (BINARY, _read_binary)):
-        expected = [batch + suffix for batch in BATCHES[split]]
-        found = [name for name in files.names if PurePosixPath(name).name in expected]  # in the order of an archive
-        if found and sorted(PurePosixPath(name).name for name in found) != expected:
-            raise DataError(f"{path}: expected each of {', '.join(expected)} once, got {', '.join(found)}")
-        if found:
-            parts = {PurePosixPath(name).name: read(files.read(name), f"{path}, {name}") for name in found}
-            return joined([parts[batch] for batch in expected])
-    raise DataError(f"{path}: expected {split}*.parquet or {BATCHES[split][0]}, found {', '.join(files.names[:8])}")
+    files, expected = Source(path), BATCHES[split]
+    found = sorted((PurePosixPath(name).name, name) for name in files.names if PurePosixPath(name).name in expected)
+    if [batch for batch, _ in found] != expected:
+        names = ", ".join(name for _, name in found) or ", ".join(files.names[:8])
+        raise DataError(f"{path}: expected {split}*.parquet, or each of {', '.join(expected)} once; found {names}")
+    return joined([_read_batch(files.read(name), f"{path}, {name}") for _, name in found])
 
 
-def _read_binary(content: bytes, label: str) -> LabeledImages:
+def _read_batch(content: bytes, label: str) -> LabeledImages:
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + np.prod(SHAPE))
     return checked(records[:, 1:].reshape(-1, *SHAPE), records[:, 0], CIFAR10, label)
-
-
-def _read_pickled(content: bytes, label: str) -> LabeledImages:
-    # Python 2 pickled keys as bytes.
-    batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-    _, shape, _, fortran_order, values = batch[b"data"].state  # of the pickled array; the third is its type
-    pixels = np.frombuffer(values, dtype=np.uint8).reshape(shape, order="F" if fortran_order else "C")
-    return checked(pixels.reshape(-1, *SHAPE), np.array(batch[b"labels"]), CIFAR10, label)
-
-
-class _Recorded:
-    """Recorder that replaces the functions a pickle calls; it keeps the state that the result would get."""
-
-    def __init__(self, *args: Any) -> None:
-        self.state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-# Loading a pickle can run any code. CIFAR's files name three functions of numpy only; recorders replace them, so no
-# function that a file names is called. The Python implementation keeps its memo in a dict; the C implementation
-# would allocate gigabytes for a damaged index.
-class _Unpickler(pickle._Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" not in PICKLED_NAMES:
-            raise DataError(f"{module}.{name}: not a name in the files of CIFAR; its pickle is not executed")
-        return _Recorded
 
 
 @dataclass
@@ -115,8 +78,7 @@ class Cifar10Config(Settings):
     cifar10: str = field(
         default="uoft-cs/cifar10",
         metadata={
-            "help": "CIFAR-10: folder with parquet files or the original batches, archive of the batches, or name on "
-            "the Hub."
+            "help": "CIFAR-10: folder with parquet files or binary batches, archive of the batches, or name on the Hub."
         },
     )
     train_rows: Count = field(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import torch
 from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.io.files import read_yaml
 from dair_hf.modeling import ModelConfig, load_model
-from tests.dialog.readers import test_woz2
 from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
 from tests.fixtures.launching import forked
 from tests.fixtures.recipe_runs import (
@@ -166,21 +164,6 @@ def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: 
     assert equal_weights(aside, demo[0] / "runs/dair_seed0")
 
 
-def test_killed_run_resumes_to_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"methods": ["dair"], "max_steps": 12, "save_steps": 4, "save_total_limit": 2}
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    done = forked(SCRIPT, *tiny(output_dir=killed, **settings), kill_at=killed / "runs/dair_seed0/checkpoint-8")
-    assert done.returncode == -signal.SIGKILL and not (killed / "dair_seed0.json").exists()
-    run(output_dir=killed, **settings)
-    # One line every two steps: steps before the kill are not repeated.
-    assert 0 < capsys.readouterr().out.count("'loss'") <= 4
-    run(output_dir=whole, **settings)
-    assert capsys.readouterr().out.count("'loss'") == 6
-    assert equal_weights(killed / "runs/dair_seed0", whole / "runs/dair_seed0")
-    assert predictions(killed / "runs/dair_seed0") == predictions(whole / "runs/dair_seed0")
-    assert read(killed / "dair_seed0.json")["metrics"] == read(whole / "dair_seed0.json")["metrics"]
-
-
 def test_decoder_only_model(tmp_path: Path) -> None:
     settings = {"model_settings": GPT2, "neighbour_attention": 0, "max_steps": 2, "max_source_tokens": 60}
     run(output_dir=tmp_path, methods=["dair"], **settings)
@@ -191,21 +174,6 @@ def test_decoder_only_model(tmp_path: Path) -> None:
     settings = read(tmp_path / "runs/dair_seed0/config.json")
     assert settings["model_type"] == "gpt2"
     assert settings["vocab_size"] < 1000
-
-
-def test_previous_states_are_those_that_the_model_predicts(tmp_path: Path) -> None:
-    """WOZ 2.0, whose configuration has them; a second run of the same settings gives the same answers."""
-    for number, name in enumerate(test_woz2.FILES.values()):
-        test_woz2.write(tmp_path / "woz2", [test_woz2.talk(10 * number + index) for index in range(3)], name)
-    settings = {"config": "recipes/configs/woz2.yaml", "data_dir": tmp_path / "woz2", "methods": ["dair"]}
-    sizes = {"model_settings": TINY["model_settings"], "max_steps": 3, "train_dialogs": None, "test_dialogs": None}
-    for name in ("one", "other"):
-        run(output_dir=tmp_path / name, **settings, **sizes)
-    one, other = (predictions(tmp_path / name / "runs" / "dair_seed0") for name in ("one", "other"))
-    assert one == other
-    record = read(tmp_path / "one" / "dair_seed0.json")
-    assert record["config"]["data"]["previous_state"] is True
-    assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (9, 9)
 
 
 @pytest.fixture(scope="module")

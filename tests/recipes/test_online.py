@@ -13,7 +13,6 @@ from dair_hf.vision.backgrounds import drawn
 from dair_hf.vision.backgrounds.variants import VARIANTS
 from tests.fixtures.digits import noise_digits, write_parquet
 from tests.fixtures.recipe_runs import assert_ends_with_one_line, run
-from tests.fixtures.variant_images import write_variants
 
 SIZES = ["--network", "preact_resnet", "--hidden_sizes", "4", "8", "--depths", "1", "1"]
 DRAWN = ["--train_each", "8", "--test_each", "4", "--num_train_epochs", "1"]
@@ -81,18 +80,6 @@ def test_drawn_images_are_evaluated_in_all_variants(
     options = ["--seeds", "0", "--methods", "dair", "--evaluate_on", "validation"]
     run("imagenet9", "backgrounds", validation, *DRAWN, *SIZES, *options)
     assert records(validation)["dair_seed0"]["metrics"] != by_name["dair_seed0"]["metrics"]
-
-
-def test_public_folders(tmp_path: Path) -> None:
-    write_variants(tmp_path / "in9", "train", ("original", "mixed_rand"), each=3)
-    write_variants(tmp_path / "bg_challenge")
-    options = ["--train_folder", str(tmp_path / "in9"), "--test_folder", str(tmp_path / "bg_challenge")]
-    options += [*SIZES, "--input_size", "16", "--num_train_epochs", "2", "--lr_drop_epochs", "1"]
-    options += ["--methods", "erm", "dair", "--dataloader_num_workers", "0", "--save_strategy", "no"]
-    run("imagenet9", "imagenet9", tmp_path / "out", *options)
-    by_name = records(tmp_path / "out")
-    assert set(by_name) == {"erm_seed0", "dair_seed0"}
-    assert by_name["dair_seed0"]["metrics"]["rows"] == 18
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.evaluation.answers import same_classes
+from tests.fixtures.paths import ROOT
 
 Rows = dict[str, list[Any]]
 PROCESSOR = ViTImageProcessorPil(size={"height": 8, "width": 8})
@@ -185,3 +188,22 @@ def test_persistent_workers_do_not_mix_evaluation_sets(tmp_path: Path) -> None:
         metrics = made.evaluate()
         losses.append([metrics["eval_a_loss"], metrics["eval_b_loss"]])
     assert losses[0] == losses[1] and losses[0][0] != losses[0][1]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_runs_with_albumentations_and_repeats_its_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks for a newer version at its import
+    pytest.importorskip("albumentations")
+    page = (ROOT / "docs" / "images_on_the_fly.md").read_text(encoding="utf-8")
+    data, partners, albumentations, training = re.findall(
+        r"^```py(?:thon)?\n(.*?)^```", page, re.DOTALL | re.MULTILINE
+    )[:4]
+    (tmp_path / "page.py").write_text("\n".join([data, partners, albumentations, training]))
+    monkeypatch.chdir(tmp_path)
+    made = runpy.run_path(str(tmp_path / "page.py"))
+    assert made["augment"].__code__.co_names[0] == "flip" and made["metrics"]["eval_both_correct"] > 0.7
+    losses = [made["trainer"].evaluate()["eval_loss_augmented"] for _ in range(2)]
+    assert losses[0] == losses[1] == made["metrics"]["eval_loss_augmented"]

@@ -120,13 +120,13 @@ def round_inwards(point: Tensor, center: Tensor, offset: Tensor) -> Tensor:
     return torch.where(too_far, torch.nextafter(point, center), point)
 
 
-def scale_to_max_one(gradient: Tensor, dims: tuple[int, ...]) -> Tensor:
+def _scale_to_max_one(gradient: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Divide by the largest absolute entry over `dims`, so that squares and sums neither vanish nor overflow."""
     return gradient / gradient.abs().amax(dims, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
 
 
 def _l2_normalize(vectors: Tensor, dims: tuple[int, ...]) -> Tensor:
-    vectors = scale_to_max_one(vectors, dims)
+    vectors = _scale_to_max_one(vectors, dims)
     return vectors / torch.linalg.vector_norm(vectors, dim=dims, keepdim=True).clamp_min(0.5)
 
 
@@ -202,22 +202,8 @@ class AttackLoss:
         logits = logits_of(self.forward(point))
         top = self._widened(logits.detach()).requires_grad_()
         (at_logits,) = torch.autograd.grad(self._losses(top).sum(), top)
-        at_logits = scale_to_max_one(at_logits.reshape(len(top), -1), (1,)).view_as(logits).to(logits.dtype)
+        at_logits = _scale_to_max_one(at_logits.reshape(len(top), -1), (1,)).view_as(logits).to(logits.dtype)
         return torch.autograd.grad(logits, point, at_logits)[0]
-
-    def score(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which rows are misclassified, `[N]` bool, and their losses, `[N]`.
-
-        Without class labels or under "kl", which ignores labels, no row counts as misclassified.
-        """
-        with torch.no_grad():
-            logits = self._logits_at(point)
-            losses = self._losses(logits)
-        wrong = torch.zeros_like(losses, dtype=torch.bool)
-        has_classes = logits.ndim == 2 and logits.shape[1] > 1 and self.loss != KL
-        if has_classes and self.labels is not None and self.labels.shape == wrong.shape:
-            wrong = logits.argmax(1) != self.labels
-        return wrong, losses
 
     def _logits_at(self, point: Tensor) -> Tensor:
         with torch.no_grad():

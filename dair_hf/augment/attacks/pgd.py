@@ -1,7 +1,6 @@
-"""Projected gradient descent (PGD, Madry et al., 2018) with random restarts: settings and search.
+"""Projected gradient descent (PGD, Madry et al., 2018): settings and search.
 
-PGD ascends the loss within an Lp ball. One step without random start is FGSM (Goodfellow et al., 2015), with `momentum`
-it is MI-FGSM (Dong et al., 2018).
+PGD ascends the loss within an Lp ball. One step without random start is FGSM (Goodfellow et al., 2015).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from dair_hf.augment.attacks.attack_loss import CROSS_ENTROPY, AttackLoss, LogitsLoss, LpBall, scale_to_max_one
+from dair_hf.augment.attacks.attack_loss import CROSS_ENTROPY, AttackLoss, LogitsLoss, LpBall
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.settings import Count, NonNegative, Positive, Range, Settings
 
@@ -34,8 +33,6 @@ class Attack(Settings):
         step_size: Step size in the same norm, > 0.
         steps: Steps, >= 1; each takes a forward and a backward pass.
         random_start: Start at a uniformly random point of the ball; False: at the original.
-        restarts: Random restarts, >= 1; keeps the worst result of each row, at one more forward per restart.
-        momentum: Decay of the accumulated gradient, >= 0; each gradient has L1 norm 1. MI-FGSM: 1.
         lower: Smallest pixel value; None: unbounded, as for embeddings and features.
         upper: Largest pixel value; None: unbounded.
         loss: Loss to maximize. "cross_entropy": with the label; "kl": divergence from the model's output for the
@@ -58,8 +55,6 @@ class Attack(Settings):
     step_size: Positive = 2 / 255
     steps: Count = 11
     random_start: bool = True
-    restarts: Count = 1
-    momentum: NonNegative = 0.0
     lower: Number | None = 0.0
     upper: Number | None = 1.0
     loss: str | LogitsLoss = CROSS_ENTROPY
@@ -81,43 +76,16 @@ class Attack(Settings):
 def pgd(
     loss: AttackLoss, ball: LpBall, attack: Attack, generator: torch.Generator | None, row_ids: Sequence[str]
 ) -> Tensor:
-    """Maximize a loss within a ball by projected gradient descent; keep the worst restart of each row.
-
-    The rows' names are for errors.
-    """
-    worst = _run(loss, ball, attack, generator, row_ids)
-    if attack.restarts == 1:
-        return worst
-    wrong, losses = loss.score(worst)
-    for _ in range(1, attack.restarts):
-        point = _run(loss, ball, attack, generator, row_ids)
-        now_wrong, now_losses = loss.score(point)
-        # Misclassification outranks loss, so that one more restart never raises the accuracy under attack.
-        worse = (now_wrong & ~wrong) | ((now_wrong == wrong) & (now_losses > losses))
-        worst = torch.where(worse.view(-1, *[1] * (worst.ndim - 1)), point, worst)
-        wrong, losses = wrong | now_wrong, torch.where(worse, now_losses, losses)
-    return worst
-
-
-def _run(
-    loss: AttackLoss, ball: LpBall, attack: Attack, generator: torch.Generator | None, row_ids: Sequence[str]
-) -> Tensor:
-    """Return the last iterate from one start."""
+    """Maximize a loss within a ball by projected gradient descent; the rows' names are for errors."""
     if attack.random_start and generator is None:  # the global state is restored after an attack
         raise DataError("attack: expected a generator for random_start, such as torch.Generator(device).manual_seed(0)")
     point = ball.center if generator is None or not attack.random_start else ball.sample(generator)
-    velocity = torch.zeros_like(point)
     broken = torch.zeros(len(point), dtype=torch.bool, device=point.device)
     for step in range(attack.steps):
         gradient = loss.gradient(point)
         if step == 0 and not bool(gradient.any()):
             raise DataError("attack: the gradient with respect to the input is 0 in every row")
         broken |= ~gradient.sum(ball.dims).isfinite()  # read after the last step, to avoid synchronizing the device
-        if attack.momentum:
-            gradient = scale_to_max_one(gradient, ball.dims)
-            # The largest entry is now 1, so only an all-zero gradient has a sum below 1.
-            total = gradient.abs().sum(ball.dims, keepdim=True).clamp_min(1)
-            velocity = gradient = attack.momentum * velocity + gradient / total
         point = ball.step(point, gradient, attack.step_size)
     if bool(broken.any()):
         rows = [row_ids[row] for row in broken.nonzero()[:, 0].tolist()]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dair_hf.augment.images import rotate
 from dair_hf.data.counter_rng import integers, subset, uniform
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.errors import DataError
-from dair_hf.evaluation.statistics import as_correct
 from dair_hf.settings import Share
 from dair_hf.vision.image_pairs import ImageView, evaluation_rows, file_pairs, rows_between
 from dair_hf.vision.mnist.digits import DIGITS, DigitPairsConfig, Digits
@@ -140,25 +137,3 @@ def rotated_evaluation_pairs(
         for turn in (0.0, 180.0)
     )
     return file_pairs(file, original, augmented, columns={"digit": digits.labels[rows].tolist()})
-
-
-def accuracy_by_class(correct: Any, classes: Sequence[int]) -> dict[int, float]:
-    """Compute the accuracy of each class, as in the paper's table on Rotated MNIST."""
-    values, labels = as_correct(correct, "accuracy_by_class"), np.asarray(classes, dtype=np.int64)
-    if values.shape != labels.shape:
-        raise DataError(f"accuracy_by_class: {values.shape} values, {labels.shape} classes; give one each per row")
-    return {int(label): float(values[labels == label].mean()) for label in np.unique(labels)}
-
-
-def consistency_by_class(original_correct: Any, augmented_correct: Any, classes: Sequence[int]) -> dict[int, float]:
-    """Compute CM of each class, `P(H(z~) = 1 | H(z) = 1)`, as in the paper's table on Rotated MNIST."""
-    original = as_correct(original_correct, "original_correct")
-    augmented = as_correct(augmented_correct, "augmented_correct")
-    labels = np.asarray(classes, dtype=np.int64)
-    if not original.shape == augmented.shape == labels.shape:
-        raise DataError(
-            f"consistency_by_class: {original.shape} originals, {augmented.shape} partners, {labels.shape} classes; "
-            "give one each per row"
-        )
-    by_class = accuracy_by_class(augmented[original], labels[original].tolist())
-    return {int(label): by_class.get(int(label), float("nan")) for label in np.unique(labels)}

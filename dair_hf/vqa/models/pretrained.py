@@ -96,9 +96,9 @@ def _pixels_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, d
 def load_processor(config: ModelConfig) -> Any:
     """Load the processor of a model: its image processor and its tokenizer, with a padding token.
 
-    The video processor of models that also take videos (Qwen2-VL, Qwen2.5-VL, InternVL, LLaVA-OneVision, SmolVLM) needs
-    torchvision. Without torchvision only its settings are loaded: the processor has the published class and handles
-    images and text as with torchvision, except for the arithmetic of resizing.
+    The video processor of models that also take videos (Qwen2-VL, InternVL) needs torchvision. Without torchvision only
+    its settings are loaded: the processor has the published class and handles images and text as with torchvision,
+    except for the arithmetic of resizing.
 
     Args:
         config: Names the model.
@@ -148,7 +148,7 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
 
 
 def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
-    """Load a model that generates its answer: LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, InternVL, ...
+    """Load a model that generates its answer: LLaVA, PaliGemma, Gemma 3, Qwen-VL, InternVL, ...
 
     Generation is greedy, regardless of the checkpoint's settings, so that two views never differ by chance. It also
     stops at the end token of the tokenizer, with which targets end.

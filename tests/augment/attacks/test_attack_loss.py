@@ -80,17 +80,6 @@ def test_the_gradient_of_a_confident_row_survives_half_precision() -> None:
     assert plain.grad is not None and not plain.grad.any()
 
 
-def test_scores() -> None:
-    logits = POINTS @ WEIGHTS
-    wrong, losses = attack_loss("cross_entropy").score(torch.tensor(POINTS))
-    np.testing.assert_allclose(losses, -np.log(softmax(logits)[np.arange(4), LABELS]), atol=1e-12)
-    assert wrong.tolist() == (logits.argmax(1) != LABELS).tolist()
-    assert not losses.requires_grad
-    wrong, losses = attack_loss("kl").score(torch.tensor(POINTS))
-    assert (wrong.any().item(), losses.abs().max().item()) == (False, 0.0)
-    assert attack_loss("kl").score(torch.tensor(POINTS + 0.5))[1].min().item() > 1e-4
-
-
 @pytest.mark.parametrize("loss", [lambda logits, labels: logits.sum(), lambda logits, labels: logits.sum(1).tolist()])
 def test_losses_of_another_shape_are_refused(loss: Any) -> None:
     with pytest.raises(DataError, match="one loss per row"):

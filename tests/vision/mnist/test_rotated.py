@@ -9,12 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from dair_hf.errors import DataError
 from dair_hf.vision.mnist.rotated import (
     SCHEMES,
     RotatedConfig,
     _randomized_labels,
-    accuracy_by_class,
     draw_angles,
     rotated_evaluation_pairs,
     rotated_train_pairs,
@@ -143,13 +141,6 @@ def test_rows_of_each_split() -> None:
     assert numbers_in(train.__getitems__([0, 19_999])["pixel_values"][:, 0]) == [0, 19_999]
     assert len(rotated_evaluation_pairs(big, RotatedConfig(), 0)) == 10_000
     assert len(rotated_train_pairs(big, RotatedConfig(train_rows=60_000), 0)) == 60_000
-
-
-def test_accuracy_of_each_class() -> None:
-    correct = [True, True, False, True, False, False, True]
-    assert list(accuracy_by_class(correct, [4, 0, 4, 4, 9, 9, 0]).items()) == [(0, 1.0), (4, 2 / 3), (9, 0.0)]
-    with pytest.raises(DataError, match=r"accuracy_by_class: \(2,\) values, \(3,\) classes"):
-        accuracy_by_class([True, False], [1, 2, 3])
 
 
 SIX_NINE = SixNineConfig(train_rows=60, validation_rows=20)
