@@ -140,7 +140,7 @@ def test_end_token_pads_if_there_is_no_padding_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [T5, GPT2])
 def test_only_adapters_are_trained(settings: dict[str, Any]) -> None:
-    model = scratch(settings, lora_rank=2, lora_alpha=6)
+    model = scratch(settings, use_peft=True, lora_r=2, lora_alpha=6)
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     assert trained
     assert all("lora_" in name for name in trained)
@@ -153,11 +153,10 @@ def test_only_adapters_are_trained(settings: dict[str, Any]) -> None:
     torch.testing.assert_close(with_adapters, without, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("targets", ["q, v", "SelfAttention.q,SelfAttention.v,EncDecAttention.q"])
-def test_adapters_on_named_modules(targets: str) -> None:
-    names = {
-        name for name, _ in scratch(T5, lora_rank=2, lora_targets=targets).named_modules() if name.endswith("lora_A")
-    }
+@pytest.mark.parametrize("targets", [["q", "v"], ["SelfAttention.q", "SelfAttention.v", "EncDecAttention.q"]])
+def test_adapters_on_named_modules(targets: list[str]) -> None:
+    made = scratch(T5, use_peft=True, lora_target_modules=targets)
+    names = {name for name, _ in made.named_modules() if name.endswith("lora_A")}
     assert {name.split(".")[-2] for name in names} == {"q", "v"}
 
 
@@ -171,13 +170,13 @@ def test_adapters_on_named_modules(targets: str) -> None:
         ({"model_settings": {**GPT2, "n_embd": 15}}, "model_settings"),
         ({"model_settings": {"model_type": "vit"}}, "model_settings"),
         ({"model_settings": T5, "attn_implementation": "fast"}, "model_settings"),
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "wq"}, "lora_targets"),
+        ({"model_settings": T5, "use_peft": True, "lora_target_modules": ["wq"]}, "lora_target_modules"),
         # peft itself would leave out a name that it does not find if it finds another.
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "q,wq"}, "lora_targets"),
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "layer_norm"}, "lora_targets"),
+        ({"model_settings": T5, "use_peft": True, "lora_target_modules": ["q", "wq"]}, "lora_target_modules"),
+        ({"model_settings": T5, "use_peft": True, "lora_target_modules": ["layer_norm"]}, "lora_target_modules"),
         ({"model_name_or_path": "no/where"}, "model_name_or_path"),
         ({"model_name_or_path": "x", "model_settings": T5}, "model_name_or_path"),
-        ({"model_settings": T5, "lora_rank": -1}, "lora_rank"),
+        ({"model_settings": T5, "use_peft": True, "lora_r": -1}, "lora_r"),
         ({"model_settings": T5, "lora_alpha": 0}, "lora_alpha"),
     ],
 )
@@ -252,8 +251,8 @@ def test_other_heads_of_the_first_layer_and_other_weights_are_unchanged() -> Non
 
 def test_a_new_head_is_no_target_of_adapters() -> None:
     model = load_model(ModelConfig(model_settings=T5), tiny.tokenizer())
-    config = ModelConfig(model_settings=T5, lora_rank=2, lora_targets="q,lm_head")
-    with pytest.raises(DataError, match="lora_targets"):
+    config = ModelConfig(model_settings=T5, use_peft=True, lora_target_modules=["q", "lm_head"])
+    with pytest.raises(DataError, match="lora_target_modules"):
         add_adapters(model, config, None, new_modules=["lm_head"])
 
 
@@ -314,7 +313,7 @@ def test_a_classifier_without_its_weights_is_refused(tmp_path: Path) -> None:
 
 
 def test_classifier_with_adapters_trains_the_head(tmp_path: Path) -> None:
-    model = classifier(model_name_or_path=saved_classifier(tmp_path), lora_rank=2, lora_targets="query,value")
+    model = classifier(model_name_or_path=saved_classifier(tmp_path), use_peft=True, lora_target_modules=["query"])
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert any("classifier" in name for name in trained) and any("lora_A" in name for name in trained)
     assert all("lora" in name or "classifier" in name for name in trained)

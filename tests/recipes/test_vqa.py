@@ -274,7 +274,8 @@ def test_questions_in_the_public_formats(files: dict[str, Any], vision_model: st
 def test_a_pretrained_model_with_adapters(
     files: dict[str, Any], stored: dict[str, str], tmp_path: Path, network: str, model: str, settings: dict[str, Any]
 ) -> None:
-    settings = {**settings, "network": network, "model_name_or_path": stored[model], "lora_rank": 2, "lora_alpha": 5}
+    settings = {**settings, "network": network, "model_name_or_path": stored[model], "use_peft": True}
+    settings |= {"lora_r": 2, "lora_alpha": 5}
     run(**files, **settings, methods=["erm", "dair"], output_dir=tmp_path)
     assert methods_of(tmp_path) == ["erm", "dair"]
     for method in methods_of(tmp_path):
@@ -321,7 +322,7 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
     assert all(f"--{name} " in text for name in folders)
     assert (data.answers, network.network) == (3000, "classifier" if model.model_name_or_path else "saaa")
     if network.network == "classifier":
-        assert model.lora_rank > 0
+        assert model.use_peft
         return
     assert args.ddp_timeout >= 24 * 3600  # the features take hours
     swept = text.split("--lambda_sweep ")[1].split("\n")[0].split()
