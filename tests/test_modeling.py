@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -363,6 +365,45 @@ def test_code_of_a_model_runs_only_where_a_setting_allows_it(
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     load_pretrained(AutoConfig, folder, "model", trust_remote_code=True)
     assert (folder / "ran").exists()
+
+
+def test_type_of_the_weights_and_dropout_of_adapters(tmp_path: Path) -> None:
+    tiny.model("gpt2", dtype=torch.bfloat16).save_pretrained(tmp_path)
+    for dtype, expected in (("float32", torch.float32), ("auto", torch.bfloat16), ("float16", torch.float16)):
+        assert load_model(ModelConfig(str(tmp_path), dtype=dtype), tiny.tokenizer()).dtype == expected
+    adapted = load_model(ModelConfig(str(tmp_path), use_peft=True, lora_dropout=0.25), tiny.tokenizer())
+    assert {m.p for name, m in adapted.named_modules() if name.endswith("lora_dropout.default")} == {0.25}
+
+
+def test_the_version_of_a_model_is_that_of_its_tokenizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder, versions = saved_models.generator(tmp_path, "gpt2"), []
+
+    def load(kind: Any, *args: Any, **options: Any) -> Any:
+        versions.append((kind.__name__, options["revision"]))
+        return load_pretrained(kind, *args, **options)
+
+    monkeypatch.setattr("dair_hf.modeling.load_pretrained", load)
+    config = ModelConfig(str(folder), model_revision="v2")
+    load_model(config, load_tokenizer(config))
+    assert versions == [(kind, "v2") for kind in ("AutoTokenizer", "AutoConfig", "AutoModelForCausalLM")]
+
+
+@pytest.mark.filterwarnings("ignore")  # of bitsandbytes
+@pytest.mark.parametrize("kind", ["generator", "classifier"])
+def test_4_bits(tmp_path: Path, kind: str) -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=tiny.VOCAB, **sizes)).save_pretrained(tmp_path)
+    config = ModelConfig(str(tmp_path), load_in_4bit=True, use_peft=True, lora_r=2)
+    if kind == "generator":
+        model, head = load_model(config, tiny.tokenizer()), "lm_head"
+    else:
+        model, head = load_text_classifier(config, tiny.tokenizer(), LABELS), "score"
+    quantized = {name for name, m in model.named_modules() if isinstance(m, bitsandbytes.nn.Linear4bit)}
+    assert any("q_proj" in name for name in quantized) and not any(head in name for name in quantized)
+    model(input_ids=torch.tensor([[4, 5]])).logits.sum().backward()
+    trained = [name for name, weight in model.named_parameters() if weight.grad is not None]
+    assert trained and all("lora_" in name or head in name for name in trained)
 
 
 def test_every_call_that_loads_a_model_says_whether_its_code_may_run() -> None:

@@ -87,6 +87,8 @@ class TextRows:
         columns = self._text_columns(data, prompts)
         if columns is None:
             return data
+        if isinstance(data, (list, tuple)):  # `Dataset.from_list` reads the columns of the first row only
+            data = datasets.Dataset.from_dict({name: [row.get(name) for row in data] for name in columns})
         if data not in self._encoded:
             self._encoded[data] = self._encode(data, columns, name, prompts=prompts)
         return self._encoded[data]
@@ -125,7 +127,7 @@ class TextRows:
 
     def _text_columns(self, data: Any, prompts: bool) -> list[str] | None:
         """Return the columns of data that are to be encoded here; None for other data."""
-        if not isinstance(data, datasets.Dataset | datasets.IterableDataset) or self._passes_texts:
+        if not isinstance(data, datasets.Dataset | datasets.IterableDataset | list | tuple) or self._passes_texts:
             return None
         base = base_model_of(self.model_of())
         if not isinstance(base, PreTrainedModel) or base.main_input_name != INPUT_IDS:

@@ -45,15 +45,16 @@ class PairMixin:
     def __init__(
         self, *args: Any, dair_lambda: float = 0.5, sample_loss: str | SampleLoss | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(*args, compute_loss_func=self._pair_objective, **kwargs)
+        super().__init__(*args, **kwargs)
         trainer: Any = self
         refuse_unsupported_launch(trainer.args, trainer.train_dataset)
         self.dair_lambda = dair_lambda
         self.sample_loss, name = resolve_sample_loss(sample_loss, trainer.model)
-        self._rule = TargetRule(getattr(self.sample_loss, "shifts_labels", False))
         rules = row_rules(trainer.model, name, name in MODEL_LOSSES)
         self.data_collator = PairCollator(trainer.data_collator, rules)
-        self._views = self._partners = torch.empty(0)
+        self.loss_is_scaled_for_ga = True  # `compute_loss` divides by the rows of the step
+        self._rule = TargetRule(getattr(self.sample_loss, "shifts_labels", False))
+        self._views = self._partners = torch.empty(0)  # of the batch that is trained
 
     def _set_signature_columns_if_needed(self: Any) -> None:
         is_new = self._signature_columns is None
@@ -64,26 +65,34 @@ class PairMixin:
             self._signature_columns = [*names, ROW_ID]
 
     def _get_num_items_in_batch(self: Any, batches: list[Any], device: torch.device) -> Any:
-        """Return the rows of a step; in an evaluation the number of targets, as the trainer does."""
+        """Return the rows of a step; in an evaluation, what the trainer counts."""
         if not batches or VIEW_MASK not in batches[0]:
             return super()._get_num_items_in_batch(batches, device)
         rows = torch.stack([view_mask(batch)[:, 0].sum() for batch in batches]).sum().to(device)
-        return self.accelerator.reduce(rows, "sum") if self.args.average_tokens_across_devices else rows
+        return self.accelerator.reduce(rows, "sum")
 
     def _prepare_inputs(self: Any, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the views of a batch as rows; in an evaluation the originals."""
+        """Return the views of a batch as rows; in an evaluation, the originals."""
         batch = super()._prepare_inputs(inputs)
+        if VIEW_MASK not in batch:
+            return batch
         self._views = view_mask(batch).clone()
         self._views[:, 1:] &= self.model.training
-        self._partners = trained_partners(self._rule.counts(batch) * self._views)
-        rows = flatten_views(batch, self._views.cpu().numpy())
-        if (shifted := decoder_inputs_of(self.model)) is not None and LABELS in rows:
-            rows.setdefault("decoder_input_ids", shifted(labels=rows[LABELS]))
-        return rows
+        self._partners = trained_partners(self._rule.counts(batch))
+        return flatten_views(batch, self._views.cpu().numpy())
 
-    def _pair_objective(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-        """Return the contribution of a micro-batch to the objective."""
-        losses = self.sample_loss(outputs, labels)
-        losses = losses.new_zeros(self._views.shape).masked_scatter(self._views, losses)
-        total = dair_loss(losses[:, 0], losses[:, 1:], self.dair_lambda, self._partners).sum()
-        return total / (len(losses) if num_items_in_batch is None else num_items_in_batch)
+    def compute_loss(
+        self: Any, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the contribution of a micro-batch to the objective; in an evaluation, the trainer's loss."""
+        if not self.model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs.pop(LABELS)
+        if (shifted := decoder_inputs_of(self.model)) is not None and "decoder_input_ids" not in inputs:
+            inputs["decoder_input_ids"] = shifted(labels=labels)
+        outputs = model(**inputs)
+        rows = self.sample_loss(outputs, labels)
+        losses = rows.new_zeros(self._views.shape).masked_scatter(self._views, rows)
+        loss = dair_loss(losses[:, 0], losses[:, 1:], self.dair_lambda, self._partners).sum() / num_items_in_batch
+        loss = loss * self.accelerator.num_processes  # engines average the gradients of ranks
+        return (loss, outputs) if return_outputs else loss
