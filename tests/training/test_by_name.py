@@ -48,7 +48,7 @@ def named(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> datasets.Dataset:
-    columns = {name: [row.get(name) for row in rows] for name in rows[1]}
+    columns = {name: [row.get(name) for row in rows] for name in rows[-1]}
     classes = datasets.ClassLabel(names=NAMES)
     made = datasets.Dataset.from_dict(columns)
     return made.cast_column("label", classes).cast_column("augmented_label", classes)
