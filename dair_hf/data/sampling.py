@@ -317,7 +317,7 @@ def _split_batches(sizes: list[int], count: int) -> list[int]:
     return sizes + [0] * (count - len(sizes))
 
 
-def keep_partners(rows: Dataset, share: float, seed: int, *, groups: str | None = None) -> Dataset:
+def keep_partners(rows: datasets.Dataset, share: float, seed: int, *, groups: str | None = None) -> datasets.Dataset:
     """Remove the partners of all but a random share of the rows; a larger share contains the rows of a smaller one.
 
     Args:
@@ -329,7 +329,7 @@ def keep_partners(rows: Dataset, share: float, seed: int, *, groups: str | None 
             for itself.
 
     Example:
-        >>> rows = Dataset.from_dict({"x": [1, 2], "augmented_x": [3, 4]})
+        >>> rows = datasets.Dataset.from_dict({"x": [1, 2], "augmented_x": [3, 4]})
         >>> keep_partners(rows, 0.5, seed=0)["augmented_x"][:]
         [None, 4]
     """
