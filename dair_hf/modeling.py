@@ -111,11 +111,9 @@ class ModelConfig(Settings):
         """Arguments of `from_pretrained` for the weights."""
         quantization = None
         if self.load_in_4bit:
+            compute = None if self.dtype == "auto" else self.dtype
             quantization = BitsAndBytesConfig(
-                load_in_4bit=True,
-                bnb_4bit_quant_type="nf4",
-                bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=None if self.dtype == "auto" else self.dtype,
+                load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
             )
         return {
             "revision": self.model_revision,
@@ -197,16 +195,7 @@ def load_named_model(
     new_modules: Collection[str] = (),
     **options: Any,
 ) -> Any:
-    """Load a model with all its weights, of the class that its configuration names.
-
-    Args:
-        name: Model id on the Hub, or local folder.
-        setting: Setting that names the model, for messages; None: the name.
-        kind: Class of the model. None: `architectures` of the configuration.
-        config: Configuration. None: the model's.
-        new_modules: Modules whose weights need not be in the checkpoint.
-        **options: Other arguments of `from_pretrained`.
-    """
+    """Load a model with all its weights, except in `new_modules`, of class `kind` or its configuration's."""
     setting = setting or name
     if config is None:
         config = load_pretrained(AutoConfig, name, setting)

@@ -155,14 +155,7 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
     """Random order, new in each epoch, in which rows of a batch have similar lengths, so that little is padded.
 
     Rows are shuffled, sorted by length within groups of `MEGABATCH` batches, and cut into batches, which are shuffled
-    again. Rows that do not fill a batch are drawn at random and come last. The order depends on `(seed, epoch)` and
-    the lengths of the epoch only: it is the same on every rank and after a resume.
-
-    Args:
-        lengths: Length of the longest view of every row, `[N]`, or a function of the epoch that returns them.
-        batch_size: Rows per batch over all ranks.
-        seed: Seed of the order.
-
+    again. The order depends on `(seed, epoch)` and the lengths of the epoch only.
     """
 
     def __init__(self, lengths: RowNumbers, batch_size: int, seed: int = 0) -> None:
@@ -195,29 +188,14 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
 class TokenBatchSampler(BatchRebalanceSampler):
     """Batches of rows of similar length, each with a limited number of tokens.
 
-    A batch counts (number of its views) * (length of its longest view) tokens, padding included. Rows are sorted by
-    length and number of views, equal ones in a new random order each epoch, and cut greedily into batches, which then
-    come in random order. The order depends on `(seed, epoch)` and the lengths of the epoch only. All ranks get equally
-    many batches, of similar lengths in each step, and no row is left out or repeated. If there are fewer rows than
-    batches, a rank gets an empty batch in one step, which the trainer fills with a padding row.
+    A batch counts (number of its views) * (length of its longest view) tokens, padding included. The order depends on
+    `(seed, epoch)` and the lengths of the epoch only. All ranks get equally many batches, of similar lengths in each
+    step, and no row is left out or repeated. If there are fewer rows than batches, a rank gets an empty batch.
 
     The Trainer needs the same number of batches in every epoch. If lengths depend on the epoch, all epochs of the run
-    are measured first; the epoch that needs most batches decides.
+    are measured first; the epoch that needs most batches decides. `epochs` returns their number.
 
     The base class `BatchRebalanceSampler` makes the Trainer treat it as a sampler of the batches of one rank.
-
-    Args:
-        lengths: Length of the longest view of every row, `[N]`, tokens, or a function of the epoch that returns them.
-        max_tokens: Largest number of tokens of a batch.
-        views: Number of views of every row, `[N]`, or a function of the epoch; None: 1 each.
-        ranks: Number of processes.
-        rank: Number of this process.
-        seed: Seed of the order.
-        epochs: Number of batches of a rank in an epoch -> number of epochs of the run; read only if lengths or views
-            depend on the epoch. None: one epoch.
-
-    Raises:
-        DataError: A single row has more than `max_tokens` tokens, or an epoch that was not measured needs more batches.
     """
 
     def __init__(

@@ -52,16 +52,7 @@ class _Origin(NamedTuple):
 
 
 class TextRows:
-    """Encoder of the text data of a trainer. Equal objects are encoded once.
-
-    Args:
-        model_of: Returns the model of the trainer, which `model_init` may replace.
-        tokenizer: `processing_class` of the trainer.
-        loss: Name of the sample loss.
-        args: Settings of the run, with `max_length`.
-        base_collator: Collator of single views. One that reads texts itself gets them.
-        limit_option: Name under which the user sets `args.max_length`, for messages.
-    """
+    """Encoder of the text data of a trainer. Equal objects are encoded once; a collator that reads texts gets them."""
 
     def __init__(
         self,

@@ -20,13 +20,10 @@ from dair_hf.training.sample_loss import MODEL_LOSSES, decoder_inputs_of, resolv
 class PairMixin:
     """Trains on pairs with the DAIR objective in any subclass of `Trainer`, such as TRL's `SFTTrainer`.
 
-    Rows are as for `DAIRTrainer`: `input_ids`, `labels` (or whatever the collator of the trainer reads), and the same
-    columns of the partner with the prefix `augmented_`. The trainer's collator is wrapped in a `PairCollator`, so that
-    both views of a row stay together. Its step then runs the views that exist as the rows of one batch, whose losses
-    `dair_loss` combines. The sum over the pairs is divided by the rows of the whole optimizer step, over all
-    micro-batches and ranks. Evaluation is the trainer's own, on the originals.
-
-    `DAIRTrainer` does more: other methods and units of lambda, metrics of pairs, logs of both losses.
+    Rows are as for `DAIRTrainer`, with the columns that the trainer's collator reads. A `PairCollator` wraps it: both
+    views of a row stay together. A step runs the views that exist as one batch, whose losses `dair_loss`
+    combines, and divides by the rows of the whole optimizer step, over all micro-batches and ranks. Evaluation is the
+    trainer's own, on the originals.
 
     Args:
         *args: As in the trainer.
