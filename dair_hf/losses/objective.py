@@ -122,26 +122,6 @@ LOSS_REGULARIZERS = {
 }
 
 
-def gradient_weights(
-    original: Tensor,
-    augmented: Tensor,
-    dair_lambda: float | Tensor,
-    regularizer: str | LossRegularizer = "sq",
-    epsilon: float = LOSS_EPSILON,
-    view_weights: Sequence[float] = (0.5, 0.5),
-) -> tuple[Tensor, Tensor]:
-    """Return the weights c, c~ of `grad f = c grad l + c~ grad l~`, with lambda in pair units.
-
-    `c = w + lambda dR/dl` and `c~ = w~ + lambda dR/dl~`. A negative weight means that the easier view is *unlearned* to
-    meet the harder one. For R_sq `c = w + lambda (1 - sqrt(l~ / l))`.
-    """
-    if isinstance(regularizer, str):
-        regularizer = LOSS_REGULARIZERS[regularizer]
-    slope, augmented_slope = regularizer.slopes(original, augmented, epsilon)
-    weight, augmented_weight = view_weights
-    return weight + dair_lambda * slope, augmented_weight + dair_lambda * augmented_slope
-
-
 class PairSlopes(NamedTuple):
     """Slopes of R, the mean over the partners of a row, by the losses of its views; 0 for absent partners."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,13 @@ from dair_hf.losses.per_sample import SampleLoss
 from dair_hf.training.checks import refuse_unsupported_launch
 from dair_hf.training.sample_loss import MODEL_LOSSES, decoder_inputs_of, resolve_sample_loss, row_rules
 
+if TYPE_CHECKING:
+    from transformers import Trainer as _Trainer
+else:
+    _Trainer = object  # the class that follows the mixin
 
-class PairMixin:
+
+class PairMixin(_Trainer):
     """Trains on pairs with the DAIR objective in any subclass of `Trainer`, such as TRL's `SFTTrainer`.
 
     Rows are as for `DAIRTrainer`, with the columns that the trainer's collator reads. A `PairCollator` wraps it: both
