@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dair_hf.errors import SlotNameWarning as SlotNameWarning
     from dair_hf.errors import UndefinedMetricWarning as UndefinedMetricWarning
     from dair_hf.evaluation.evaluator import PairEvaluator as PairEvaluator
+    from dair_hf.losses.objective import dair_loss as dair_loss
+    from dair_hf.training.forward.pair_mixin import PairMixin as PairMixin
     from dair_hf.training.trainer import DAIRTrainer as DAIRTrainer
 
 __version__ = "0.1.0"
@@ -30,9 +32,11 @@ _HOMES = {
     "NonFiniteLossError": "dair_hf.errors",
     "PairCollator": "dair_hf.data.collator",
     "PairEvaluator": "dair_hf.evaluation.evaluator",
+    "PairMixin": "dair_hf.training.forward.pair_mixin",
     "SlotNameWarning": "dair_hf.errors",
     "TensorPairs": "dair_hf.data.tensor_pairs",
     "UndefinedMetricWarning": "dair_hf.errors",
+    "dair_loss": "dair_hf.losses.objective",
     "pairs_from_jsonl": "dair_hf.data.texts.files",
 }
 __all__ = ["__version__", *_HOMES]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import torch
+import transformers
 from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
 from transformers import (
@@ -16,13 +18,15 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BitsAndBytesConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import cached_file
 
 from dair_hf.errors import DataError, explained
-from dair_hf.settings import Count, Range, Settings
+from dair_hf.settings import Count, Settings, Share
 
 # Generation settings that checkpoints set for their own task. BART's are meant for summaries: four beams and no
 # repeated trigrams, but belief states repeat a lot.
@@ -30,6 +34,7 @@ DECODING = (
     "num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "repetition_penalty", "min_length",
     "min_new_tokens", "max_length", "max_new_tokens", "do_sample", "temperature", "top_p", "top_k",
 )  # fmt: skip
+VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
 
 @dataclass
@@ -58,6 +63,20 @@ class ModelConfig(Settings):
             "attention logits; 0 keeps the default initialization (`_start_at_neighbours`)."
         },
     )
+    model_revision: str = field(
+        default="main", metadata={"help": "Version of the model and tokenizer on the Hub: a branch, tag or commit."}
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
+        default="float32",
+        metadata={
+            "help": "Type of the loaded weights; auto: as they are stored. To train all weights use float32, with bf16 "
+            "for mixed precision; with adapters bfloat16 saves memory."
+        },
+    )
+    load_in_4bit: bool = field(
+        default=False,
+        metadata={"help": "Quantize the loaded weights to 4 bits (NF4), to train adapters; needs bitsandbytes."},
+    )
     attn_implementation: str | None = field(
         default=None,
         metadata={
@@ -65,14 +84,17 @@ class ModelConfig(Settings):
             "flex_attention. Default: the default of transformers."
         },
     )
-    lora_rank: Annotated[int, Range(low=0)] = field(
-        default=0, metadata={"help": "Rank of LoRA adapters, >= 0; 0 trains all parameters."}
-    )
+    use_peft: bool = field(default=False, metadata={"help": "Train LoRA adapters instead of all weights."})
+    lora_r: Count = field(default=16, metadata={"help": "Rank of the adapters, > 0."})
     lora_alpha: Count = field(
-        default=16, metadata={"help": "Scale of the LoRA update, > 0 (update = alpha / rank * BA)."}
+        default=32, metadata={"help": "Scale of the LoRA update, > 0 (update = alpha / rank * BA)."}
     )
-    lora_targets: str = field(
-        default="all-linear", metadata={"help": "Modules that get adapters: a comma-separated list, or all-linear."}
+    lora_dropout: Share = field(
+        default=0.0, metadata={"help": "Dropout of the adapters' inputs, in [0, 1]; both views get different masks."}
+    )
+    lora_target_modules: list[str] = field(
+        default_factory=lambda: ["all-linear"],
+        metadata={"help": "Modules that get adapters: names, or all-linear."},
     )
     trust_remote_code: bool = field(
         default=False,
@@ -83,6 +105,22 @@ class ModelConfig(Settings):
         """Refuse two models."""
         if self.model_name_or_path and self.model_settings:
             raise DataError("model_name_or_path and model_settings: expected one of them, got both")
+
+    @property
+    def model_init_kwargs(self) -> dict[str, Any]:
+        """Arguments of `from_pretrained` for the weights."""
+        quantization = None
+        if self.load_in_4bit:
+            compute = None if self.dtype == "auto" else self.dtype
+            quantization = BitsAndBytesConfig(
+                load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
+            )
+        return {
+            "revision": self.model_revision,
+            "dtype": self.dtype,
+            "attn_implementation": self.attn_implementation,
+            "quantization_config": quantization,
+        }
 
 
 def load_pretrained(
@@ -106,14 +144,70 @@ def load_pretrained(
         return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
 
 
-def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a pretrained model; its end token pads if it has no padding token."""
+def load_tokenizer(config: ModelConfig, optional: bool = False) -> Any:
+    """Load the tokenizer of a pretrained model; its end token pads if it has no padding token.
+
+    If `optional`, return None for a model of images or tables, and without tokenizer files.
+    """
     name = str(config.model_name_or_path)
     setting = f"model_name_or_path={name!r}: its tokenizer"
-    tokenizer = load_pretrained(AutoTokenizer, name, setting, config.trust_remote_code)
+    try:
+        tokenizer = load_pretrained(
+            AutoTokenizer, name, setting, config.trust_remote_code, revision=config.model_revision
+        )
+    except DataError:
+        if not optional or _first_cached(config, VOCABULARY_FILES):
+            raise
+        return None
+    if optional and not _has_vocabulary(config, tokenizer):
+        return None
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _has_vocabulary(config: ModelConfig, tokenizer: Any) -> bool:
+    """Return whether a model has a file with the vocabulary of its tokenizer.
+
+    Without one, transformers builds a tokenizer of the special tokens, for which every word is unknown.
+    """
+    files = set(tokenizer.vocab_files_names.values())
+    files |= set(VOCABULARY_FILES) if files else {"tokenizer_config.json"}  # some read bytes and need no vocabulary
+    return _first_cached(config, sorted(files)) is not None
+
+
+def _first_cached(config: ModelConfig, files: Sequence[str]) -> str | None:
+    """Return the first of some files that a model has on this machine; None if it has none of them."""
+    name, revision = str(config.model_name_or_path), config.model_revision
+    for file in files:
+        with contextlib.suppress(OSError):
+            if cached_file(name, file, revision=revision, local_files_only=True) is not None:
+                return file
+    return None
+
+
+def load_named_model(
+    name: str,
+    setting: str | None = None,
+    *,
+    kind: Any = None,
+    config: Any = None,
+    new_modules: Collection[str] = (),
+    **options: Any,
+) -> Any:
+    """Load a model with all its weights, except in `new_modules`, of class `kind` or its configuration's."""
+    setting = setting or name
+    if config is None:
+        config = load_pretrained(AutoConfig, name, setting)
+    names = config.architectures or []
+    kind = kind or (getattr(transformers, names[0], None) if names else None)
+    if kind is None:
+        raise DataError(f"{setting}: expected a class of transformers in config.json, got {names}")
+    model, report = load_pretrained(
+        kind, name, setting, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    require_all_weights(model, report, setting, new_modules)
+    return model
 
 
 def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> PreTrainedModel:
@@ -136,7 +230,9 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
     torch.manual_seed(seed)
     if config.model_name_or_path is not None:
         setting = f"model_name_or_path={config.model_name_or_path!r}"
-        settings = load_pretrained(AutoConfig, config.model_name_or_path, setting, config.trust_remote_code)
+        settings = load_pretrained(
+            AutoConfig, config.model_name_or_path, setting, config.trust_remote_code, revision=config.model_revision
+        )
         model, report = _load(_class_for(settings), config, setting)
         require_all_weights(model, report, setting)
         for parameter in DECODING:
@@ -146,7 +242,7 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         model = _build(_class_for(settings), config, settings)
         if config.neighbour_attention:
             _start_at_neighbours(model, config.neighbour_attention)
-    if config.lora_rank:
+    if config.use_peft:
         task = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
         return add_adapters(model, config, task)
     return model
@@ -177,7 +273,7 @@ def load_text_classifier(
         renew_layers(model, outputs)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = tokenizer.pad_token_id
-    return add_adapters(model, config, TaskType.SEQ_CLS, head) if config.lora_rank else model
+    return add_adapters(model, config, TaskType.SEQ_CLS, head) if config.use_peft else model
 
 
 def _load(kind: Any, config: ModelConfig, setting: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -188,9 +284,9 @@ def _load(kind: Any, config: ModelConfig, setting: str, **options: Any) -> tuple
         setting,
         config.trust_remote_code,
         use_safetensors=True,
-        attn_implementation=config.attn_implementation,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # refused by `require_all_weights`
+        **config.model_init_kwargs,
         **options,
     )
     return model, report
@@ -228,26 +324,25 @@ def add_adapters(
     model: PreTrainedModel, config: ModelConfig, task: TaskType | None, new_modules: Sequence[str] = ()
 ) -> Any:
     """Add LoRA adapters to a model; its new modules are trained as a whole."""
-    targets: str | list[str] = [name.strip() for name in config.lora_targets.split(",")]
-    if config.lora_targets == "all-linear":
-        targets = "all-linear"
-    else:
+    setting, targets = f"lora_target_modules={config.lora_target_modules}", config.lora_target_modules
+    if targets != ["all-linear"]:
         names = [f".{name}" for name, _ in model.named_modules() if not set(name.split(".")) & set(new_modules)]
         # peft leaves out a target that it does not find if it finds another one.
         if absent := [target for target in targets if not any(name.endswith(f".{target}") for name in names)]:
             found = f"no {', '.join(absent)} in {type(model).__name__}"
-            raise DataError(f"lora_targets={config.lora_targets!r}: expected names of modules, got {found}")
+            raise DataError(f"{setting}: expected names of modules, got {found}")
     adapters = LoraConfig(
         task_type=task,
-        r=config.lora_rank,
+        r=config.lora_r,
         lora_alpha=config.lora_alpha,
-        target_modules=targets,
+        lora_dropout=config.lora_dropout,
+        target_modules=targets if targets != ["all-linear"] else "all-linear",
         exclude_modules=rf"(.*\.)?({'|'.join(new_modules)})(\..*)?" if new_modules else None,
         modules_to_save=list(new_modules) or None,
         # GPT-2 stores transposed weights.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
-    with explained(f"lora_targets={config.lora_targets!r}", ValueError):
+    with explained(setting, ValueError):
         return get_peft_model(model, adapters)
 
 

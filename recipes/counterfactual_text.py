@@ -31,7 +31,7 @@ from datasets import Dataset
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, PairEvaluator
-from dair_hf.data.few_pairs import keep_partners
+from dair_hf.data.sampling import keep_partners
 from dair_hf.evaluation.answers import same_classes
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, claim_output_folder, train_evaluate_save

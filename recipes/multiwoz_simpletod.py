@@ -124,7 +124,7 @@ def initial_weights(
     rows = dialogs.pretrain
     # Train all weights of the base; adapters are added later.
     base_args = with_settings(args, **{"method": "erm", "seed": args.seed, **(data.pretrain or {})})
-    base = replace(model, lora_rank=0)
+    base = replace(model, use_peft=False)
     name = base_fingerprint(base_args, base, encoder.tokenizer, base_settings(rows, encoder, data, base_args))
     folder = Path(args.output_dir).parent.parent / f"base_{name}"
     base_args = with_settings(base_args, output_dir=f"{folder}_training")
@@ -177,7 +177,7 @@ def main() -> None:
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
-    encoder = DialogEncoder.for_model(load_model(replace(model, lora_rank=0), tokenizer), tokenizer, data)
+    encoder = DialogEncoder.for_model(load_model(replace(model, use_peft=False), tokenizer), tokenizer, data)
     evaluator = state_evaluator(data.preset)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}

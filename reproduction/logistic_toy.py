@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from dair_hf.errors import DataError
-from dair_hf.losses.objective import gradient_weights
+from dair_hf.losses.objective import LOSS_EPSILON, LOSS_REGULARIZERS
 from reproduction.linear_toy import PairSample
 
 # Lambda -> number of iterations in the paper.
@@ -127,7 +127,8 @@ def logistic_accuracy(path: AdamPath, sample: PairSample) -> list[float]:
 def _logistic_gradient(original: Tensor, augmented: Tensor, weights: Tensor, dair_lambda: Tensor) -> Tensor:
     """Return the gradient of the mean of f, `[2, L]`: `mean_i (c_i grad l_i + c~_i grad l~_i)`."""
     margins, augmented_margins = original @ weights, augmented @ weights
-    factor, augmented_factor = gradient_weights(softplus(-margins), softplus(-augmented_margins), dair_lambda, "sq")
+    of_losses = LOSS_REGULARIZERS["sq"].slopes(softplus(-margins), softplus(-augmented_margins), LOSS_EPSILON)
+    factor, augmented_factor = (0.5 + dair_lambda * slope for slope in of_losses)
     # The derivative of softplus(-m) in m is -sigmoid(-m).
     slopes = -torch.sigmoid(-margins) * factor
     augmented_slopes = -torch.sigmoid(-augmented_margins) * augmented_factor

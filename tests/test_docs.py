@@ -10,6 +10,7 @@ import re
 import runpy
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,7 +32,10 @@ NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 
 
 def code_of(page: Path) -> str:
-    return "\n\n".join(BLOCK.findall(page.read_text(encoding="utf-8")))
+    """Return the code of a page, without blocks that begin with `# Needs PACKAGE` where the package is missing."""
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    needs = [re.match(r"# Needs (\w+)", block) for block in blocks]
+    return "\n\n".join(b for b, need in zip(blocks, needs, strict=True) if need is None or find_spec(need[1]))
 
 
 class StopEarly(DefaultFlowCallback):

@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -140,7 +142,7 @@ def test_end_token_pads_if_there_is_no_padding_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [T5, GPT2])
 def test_only_adapters_are_trained(settings: dict[str, Any]) -> None:
-    model = scratch(settings, lora_rank=2, lora_alpha=6)
+    model = scratch(settings, use_peft=True, lora_r=2, lora_alpha=6)
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     assert trained
     assert all("lora_" in name for name in trained)
@@ -153,11 +155,10 @@ def test_only_adapters_are_trained(settings: dict[str, Any]) -> None:
     torch.testing.assert_close(with_adapters, without, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("targets", ["q, v", "SelfAttention.q,SelfAttention.v,EncDecAttention.q"])
-def test_adapters_on_named_modules(targets: str) -> None:
-    names = {
-        name for name, _ in scratch(T5, lora_rank=2, lora_targets=targets).named_modules() if name.endswith("lora_A")
-    }
+@pytest.mark.parametrize("targets", [["q", "v"], ["SelfAttention.q", "SelfAttention.v", "EncDecAttention.q"]])
+def test_adapters_on_named_modules(targets: list[str]) -> None:
+    made = scratch(T5, use_peft=True, lora_target_modules=targets)
+    names = {name for name, _ in made.named_modules() if name.endswith("lora_A")}
     assert {name.split(".")[-2] for name in names} == {"q", "v"}
 
 
@@ -171,13 +172,13 @@ def test_adapters_on_named_modules(targets: str) -> None:
         ({"model_settings": {**GPT2, "n_embd": 15}}, "model_settings"),
         ({"model_settings": {"model_type": "vit"}}, "model_settings"),
         ({"model_settings": T5, "attn_implementation": "fast"}, "model_settings"),
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "wq"}, "lora_targets"),
+        ({"model_settings": T5, "use_peft": True, "lora_target_modules": ["wq"]}, "lora_target_modules"),
         # peft itself would leave out a name that it does not find if it finds another.
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "q,wq"}, "lora_targets"),
-        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "layer_norm"}, "lora_targets"),
+        ({"model_settings": T5, "use_peft": True, "lora_target_modules": ["q", "wq"]}, "lora_target_modules"),
+        ({"model_settings": T5, "use_peft": True, "lora_target_modules": ["layer_norm"]}, "lora_target_modules"),
         ({"model_name_or_path": "no/where"}, "model_name_or_path"),
         ({"model_name_or_path": "x", "model_settings": T5}, "model_name_or_path"),
-        ({"model_settings": T5, "lora_rank": -1}, "lora_rank"),
+        ({"model_settings": T5, "use_peft": True, "lora_r": -1}, "lora_r"),
         ({"model_settings": T5, "lora_alpha": 0}, "lora_alpha"),
     ],
 )
@@ -252,8 +253,8 @@ def test_other_heads_of_the_first_layer_and_other_weights_are_unchanged() -> Non
 
 def test_a_new_head_is_no_target_of_adapters() -> None:
     model = load_model(ModelConfig(model_settings=T5), tiny.tokenizer())
-    config = ModelConfig(model_settings=T5, lora_rank=2, lora_targets="q,lm_head")
-    with pytest.raises(DataError, match="lora_targets"):
+    config = ModelConfig(model_settings=T5, use_peft=True, lora_target_modules=["q", "lm_head"])
+    with pytest.raises(DataError, match="lora_target_modules"):
         add_adapters(model, config, None, new_modules=["lm_head"])
 
 
@@ -314,7 +315,7 @@ def test_a_classifier_without_its_weights_is_refused(tmp_path: Path) -> None:
 
 
 def test_classifier_with_adapters_trains_the_head(tmp_path: Path) -> None:
-    model = classifier(model_name_or_path=saved_classifier(tmp_path), lora_rank=2, lora_targets="query,value")
+    model = classifier(model_name_or_path=saved_classifier(tmp_path), use_peft=True, lora_target_modules=["query"])
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert any("classifier" in name for name in trained) and any("lora_A" in name for name in trained)
     assert all("lora" in name or "classifier" in name for name in trained)
@@ -364,6 +365,45 @@ def test_code_of_a_model_runs_only_where_a_setting_allows_it(
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     load_pretrained(AutoConfig, folder, "model", trust_remote_code=True)
     assert (folder / "ran").exists()
+
+
+def test_type_of_the_weights_and_dropout_of_adapters(tmp_path: Path) -> None:
+    tiny.model("gpt2", dtype=torch.bfloat16).save_pretrained(tmp_path)
+    for dtype, expected in (("float32", torch.float32), ("auto", torch.bfloat16), ("float16", torch.float16)):
+        assert load_model(ModelConfig(str(tmp_path), dtype=dtype), tiny.tokenizer()).dtype == expected
+    adapted = load_model(ModelConfig(str(tmp_path), use_peft=True, lora_dropout=0.25), tiny.tokenizer())
+    assert {m.p for name, m in adapted.named_modules() if name.endswith("lora_dropout.default")} == {0.25}
+
+
+def test_the_version_of_a_model_is_that_of_its_tokenizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder, versions = saved_models.generator(tmp_path, "gpt2"), []
+
+    def load(kind: Any, *args: Any, **options: Any) -> Any:
+        versions.append((kind.__name__, options["revision"]))
+        return load_pretrained(kind, *args, **options)
+
+    monkeypatch.setattr("dair_hf.modeling.load_pretrained", load)
+    config = ModelConfig(str(folder), model_revision="v2")
+    load_model(config, load_tokenizer(config))
+    assert versions == [(kind, "v2") for kind in ("AutoTokenizer", "AutoConfig", "AutoModelForCausalLM")]
+
+
+@pytest.mark.filterwarnings("ignore")  # of bitsandbytes
+@pytest.mark.parametrize("kind", ["generator", "classifier"])
+def test_4_bits(tmp_path: Path, kind: str) -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=tiny.VOCAB, **sizes)).save_pretrained(tmp_path)
+    config = ModelConfig(str(tmp_path), load_in_4bit=True, use_peft=True, lora_r=2)
+    if kind == "generator":
+        model, head = load_model(config, tiny.tokenizer()), "lm_head"
+    else:
+        model, head = load_text_classifier(config, tiny.tokenizer(), LABELS), "score"
+    quantized = {name for name, m in model.named_modules() if isinstance(m, bitsandbytes.nn.Linear4bit)}
+    assert any("q_proj" in name for name in quantized) and not any(head in name for name in quantized)
+    model(input_ids=torch.tensor([[4, 5]])).logits.sum().backward()
+    trained = [name for name, weight in model.named_parameters() if weight.grad is not None]
+    assert trained and all("lora_" in name or head in name for name in trained)
 
 
 def test_every_call_that_loads_a_model_says_whether_its_code_may_run() -> None:

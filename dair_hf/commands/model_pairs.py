@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
-import transformers
 from peft import PeftConfig, PeftModel, TaskType
 from peft.utils.save_and_load import load_peft_weights
 from transformers import (
@@ -18,7 +17,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     TrainerState,
 )
 from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
@@ -29,13 +27,12 @@ from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, form_of, is_missing, label_of, name_of
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
-from dair_hf.modeling import load_pretrained, output_layers, require_all_weights
+from dair_hf.modeling import ModelConfig, load_named_model, load_pretrained, load_tokenizer, output_layers
 from dair_hf.training.model_card import CLASSES_FILE, read_classes
 from dair_hf.training.sample_loss import base_model_of
 from dair_hf.training.text_rows import max_positions
 from dair_hf.training.trainer import DAIRTrainer
 
-VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 CLASS_OF_TASK: dict[str | None, Any] = {  # `task_type` of adapters
     "CAUSAL_LM": AutoModelForCausalLM,
     "SEQ_2_SEQ_LM": AutoModelForSeq2SeqLM,
@@ -55,11 +52,10 @@ def load_trained(name: str) -> tuple[Any, Any]:
     """Load a model of the class that its configuration names, and its tokenizer."""
     with _without_reports(), explained(name, Exception):
         adapters = _adapters_of(name)
-        model = _load_model(name) if adapters is None else _load_adapted(name, adapters)
+        model = load_named_model(name) if adapters is None else _load_adapted(name, adapters)
         places = [name] if adapters is None else [name, str(adapters.base_model_name_or_path)]
-        tokenizer = next(filter(None, map(_load_tokenizer, places)), None)
-    if tokenizer is not None and tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+        tokenizers = (load_tokenizer(ModelConfig(place), optional=True) for place in places)
+        tokenizer = next(filter(None, tokenizers), None)
     config = base_model_of(model).config
     if tokenizer is not None and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id  # a classifier on a language model reads the token before it
@@ -91,39 +87,17 @@ def _adapters_of(name: str) -> PeftConfig | None:
     return adapters
 
 
-def _load_model(name: str) -> Any:
-    """Load a model of the class that its configuration names; all of its weights must be in its files."""
-    config = load_pretrained(AutoConfig, name, name)
-    model, report = load_pretrained(
-        _class_for(name, config), name, name, config=config, output_loading_info=True, ignore_mismatched_sizes=True
-    )
-    require_all_weights(model, report, name)
-    return model
-
-
-def _class_for(name: str, config: Any, task: str | None = None) -> Any:
-    """Return the class for a task of adapters, else the class that a configuration names."""
-    names = config.architectures or []
-    kind: Any = CLASS_OF_TASK.get(task) or (getattr(transformers, names[0], None) if names else None)
-    if kind is None:
-        raise DataError(f"{name}: expected a class of transformers in config.json, got {names}")
-    return kind
-
-
 def _load_adapted(name: str, adapters: PeftConfig) -> Any:
     """Load adapters on their base model."""
     base, revision = str(adapters.base_model_name_or_path), adapters.revision
     saved = load_peft_weights(name, device="cpu")
     setting = f"{name}: base_model_name_or_path={base!r} in adapter_config.json"
     config = load_pretrained(AutoConfig, base, setting, revision=revision)
-    kind = _class_for(base, config, adapters.task_type)
     if adapters.task_type == TaskType.SEQ_CLS:
         _set_classes(config, name, saved)
-    model, report = load_pretrained(
-        kind, base, setting, config=config, revision=revision, output_loading_info=True, ignore_mismatched_sizes=True
-    )
     heads = {key.removeprefix("base_model.").removeprefix("model.").rpartition(".")[0] for key in saved}
-    require_all_weights(model, report, setting, heads)
+    kind = CLASS_OF_TASK.get(adapters.task_type)
+    model = load_named_model(base, setting, kind=kind, config=config, new_modules=heads, revision=revision)
     with explained(f"{name}: its adapters do not fit the model {base!r}", Exception):
         return PeftModel.from_pretrained(model, name)
 
@@ -147,36 +121,6 @@ def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
         return
     if sizes and max(sizes) != config.num_labels:
         config.num_labels = max(sizes)
-
-
-def _load_tokenizer(name: str) -> Any:
-    """Load a tokenizer; None for a model of images or tables, and without tokenizer files."""
-    try:
-        tokenizer = load_pretrained(AutoTokenizer, name, f"{name}: its tokenizer")
-    except DataError:
-        if _first_cached(name, VOCABULARY_FILES):
-            raise
-        return None
-    return tokenizer if _has_tokenizer_files(name, tokenizer) else None
-
-
-def _has_tokenizer_files(name: str, tokenizer: Any) -> bool:
-    """Return whether a model has a file with the vocabulary of its tokenizer.
-
-    Without one, transformers builds a tokenizer of the special tokens, for which every word is unknown.
-    """
-    files = set(tokenizer.vocab_files_names.values())
-    files |= set(VOCABULARY_FILES) if files else {"tokenizer_config.json"}  # some read bytes and need no vocabulary
-    return _first_cached(name, sorted(files)) is not None
-
-
-def _first_cached(name: str, files: Sequence[str]) -> str | None:
-    """Return the first of some files that a model has on this machine; None if it has none of them."""
-    for file in files:
-        with contextlib.suppress(OSError):
-            if cached_file(name, file, local_files_only=True) is not None:
-                return file
-    return None
 
 
 def pair_trainer(

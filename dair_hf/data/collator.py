@@ -176,7 +176,7 @@ class ImageCollator:
         """Return a batch of views."""
         others = [{name: value for name, value in view.items() if name not in self.columns} for view in views]
         batch: dict[str, Any] = dict(default_data_collator(others)) if others[0] else {}
-        images = [view[name] for view in views for name in self.columns if name in view]
+        images = [view[name] for view in views for name in self.columns if name in view and "pixel_values" not in view]
         if images:
             if self.channels == 3:
                 images = [image.convert("RGB") if hasattr(image, "convert") else image for image in images]

@@ -1,8 +1,8 @@
-"""Rows of an epoch: newly drawn partners, the order of rows, and batches of rows of similar length."""
+"""Rows of an epoch: newly drawn partners, few partners, the order of rows, and batches of rows of similar length."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -12,7 +12,8 @@ import torch
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from dair_hf.data.collator import PADDING_ROW
-from dair_hf.data.view_columns import columns_of_views
+from dair_hf.data.counter_rng import subset
+from dair_hf.data.view_columns import columns_of_views, parse_column
 from dair_hf.errors import DataError, explained
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -154,14 +155,7 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
     """Random order, new in each epoch, in which rows of a batch have similar lengths, so that little is padded.
 
     Rows are shuffled, sorted by length within groups of `MEGABATCH` batches, and cut into batches, which are shuffled
-    again. Rows that do not fill a batch are drawn at random and come last. The order depends on `(seed, epoch)` and
-    the lengths of the epoch only: it is the same on every rank and after a resume.
-
-    Args:
-        lengths: Length of the longest view of every row, `[N]`, or a function of the epoch that returns them.
-        batch_size: Rows per batch over all ranks.
-        seed: Seed of the order.
-
+    again. The order depends on `(seed, epoch)` and the lengths of the epoch only.
     """
 
     def __init__(self, lengths: RowNumbers, batch_size: int, seed: int = 0) -> None:
@@ -194,29 +188,14 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
 class TokenBatchSampler(BatchRebalanceSampler):
     """Batches of rows of similar length, each with a limited number of tokens.
 
-    A batch counts (number of its views) * (length of its longest view) tokens, padding included. Rows are sorted by
-    length and number of views, equal ones in a new random order each epoch, and cut greedily into batches, which then
-    come in random order. The order depends on `(seed, epoch)` and the lengths of the epoch only. All ranks get equally
-    many batches, of similar lengths in each step, and no row is left out or repeated. If there are fewer rows than
-    batches, a rank gets an empty batch in one step, which the trainer fills with a padding row.
+    A batch counts (number of its views) * (length of its longest view) tokens, padding included. The order depends on
+    `(seed, epoch)` and the lengths of the epoch only. All ranks get equally many batches, of similar lengths in each
+    step, and no row is left out or repeated. If there are fewer rows than batches, a rank gets an empty batch.
 
     The Trainer needs the same number of batches in every epoch. If lengths depend on the epoch, all epochs of the run
-    are measured first; the epoch that needs most batches decides.
+    are measured first; the epoch that needs most batches decides. `epochs` returns their number.
 
     The base class `BatchRebalanceSampler` makes the Trainer treat it as a sampler of the batches of one rank.
-
-    Args:
-        lengths: Length of the longest view of every row, `[N]`, tokens, or a function of the epoch that returns them.
-        max_tokens: Largest number of tokens of a batch.
-        views: Number of views of every row, `[N]`, or a function of the epoch; None: 1 each.
-        ranks: Number of processes.
-        rank: Number of this process.
-        seed: Seed of the order.
-        epochs: Number of batches of a rank in an epoch -> number of epochs of the run; read only if lengths or views
-            depend on the epoch. None: one epoch.
-
-    Raises:
-        DataError: A single row has more than `max_tokens` tokens, or an epoch that was not measured needs more batches.
     """
 
     def __init__(
@@ -314,3 +293,39 @@ def _split_batches(sizes: list[int], count: int) -> list[int]:
         half = sizes[largest] // 2
         sizes[largest : largest + 1] = [sizes[largest] - half, half]
     return sizes + [0] * (count - len(sizes))
+
+
+def keep_partners(rows: datasets.Dataset, share: float, seed: int, *, groups: str | None = None) -> datasets.Dataset:
+    """Remove the partners of all but a random share of the rows; a larger share contains the rows of a smaller one.
+
+    Args:
+        rows: Paired rows.
+        share: Share of the rows, or of the groups, that keep their partners, in (0, 1]. Rows that never had a partner
+            count, too.
+        seed: Seed of the choice.
+        groups: Column whose equal values keep or lose their partners together, such as `dialogue_id`. None: each row
+            for itself.
+
+    Example:
+        >>> rows = datasets.Dataset.from_dict({"x": [1, 2], "augmented_x": [3, 4]})
+        >>> keep_partners(rows, 0.5, seed=0)["augmented_x"][:]
+        [None, 4]
+    """
+    if share == 1.0:
+        return rows
+    # Unformatted: "torch" makes tensors of groups, which never are equal, and fails at partners of unequal length.
+    plain = rows.with_format(None)
+    units = list(range(len(rows))) if groups is None else plain[groups][:]
+    distinct = list(dict.fromkeys(units))
+    chosen = subset(torch.arange(len(distinct)), share, seed, "pair_share")
+    kept = dict(zip(distinct, chosen.tolist(), strict=True))
+    of_partners = [name for name in rows.column_names if parse_column(name)[0] > 0]
+
+    def remove(batch: Mapping[str, Sequence[Any]], indices: Sequence[int]) -> dict[str, list[Any]]:
+        return {
+            name: [value if kept[units[index]] else None for value, index in zip(batch[name], indices, strict=True)]
+            for name in of_partners
+        }
+
+    fewer = plain.map(remove, with_indices=True, batched=True, features=rows.features, desc="Removing partners")
+    return fewer.with_format(**rows.format)

@@ -14,8 +14,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.few_pairs import keep_partners
-from dair_hf.data.sampling import EpochPairs
+from dair_hf.data.sampling import EpochPairs, keep_partners
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.audit.ceiling import Ceiling

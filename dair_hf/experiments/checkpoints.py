@@ -61,7 +61,9 @@ def base_fingerprint(
 
 def _start_of(model: ModelConfig) -> dict[str, Any]:
     """Return what determines, besides the seed, the initial weights of a training of all weights."""
-    settings = {name: value for name, value in asdict(model).items() if not name.startswith(("lora_", "trust_"))}
+    settings = {
+        name: value for name, value in asdict(model).items() if not name.startswith(("use_peft", "lora_", "trust_"))
+    }
     folder = Path(model.model_name_or_path or "")
     if model.model_name_or_path and folder.is_dir():
         code = sorted(folder.glob("*.py")) if model.trust_remote_code else []

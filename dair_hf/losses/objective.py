@@ -117,26 +117,6 @@ LOSS_REGULARIZERS = {
 }
 
 
-def gradient_weights(
-    original: Tensor,
-    augmented: Tensor,
-    dair_lambda: float | Tensor,
-    regularizer: str | LossRegularizer = "sq",
-    epsilon: float = LOSS_EPSILON,
-    view_weights: Sequence[float] = (0.5, 0.5),
-) -> tuple[Tensor, Tensor]:
-    """Return the weights c, c~ of `grad f = c grad l + c~ grad l~`, with lambda in pair units.
-
-    `c = w + lambda dR/dl` and `c~ = w~ + lambda dR/dl~`. A negative weight means that the easier view is *unlearned* to
-    meet the harder one. For R_sq `c = w + lambda (1 - sqrt(l~ / l))`.
-    """
-    if isinstance(regularizer, str):
-        regularizer = LOSS_REGULARIZERS[regularizer]
-    slope, augmented_slope = regularizer.slopes(original, augmented, epsilon)
-    weight, augmented_weight = view_weights
-    return weight + dair_lambda * slope, augmented_weight + dair_lambda * augmented_slope
-
-
 class PairSlopes(NamedTuple):
     """Slopes of R, the mean over the partners of a row, by the losses of its views; 0 for absent partners."""
 
@@ -197,6 +177,42 @@ def pair_objective(
     if regularized:
         paired = paired + dair_lambda * terms.consistency
     return torch.where(terms.has_partner, paired, terms.original)
+
+
+def dair_loss(loss: Tensor, augmented_loss: Tensor, lambda_: float, has_partner: Tensor | None = None) -> Tensor:
+    """Return the DAIR objective of every row, for a training loop of your own (equation 4 of the paper).
+
+    `f = 1/2 l + 1/2 l~ + lambda (sqrt(l) - sqrt(l~))^2`, and `f = l` for a row without a partner. Take the mean over
+    the rows of the step. With gradient accumulation, divide the sum of each micro-batch by the rows of the whole step.
+
+    Args:
+        loss: Losses `l >= 0` of the original views, `[B]`: one per row (`reduction="none"`), for a sequence the sum
+            over its tokens, in nats.
+        augmented_loss: Losses `l~` of their partners, `[B]`, or `[B, P]` for P partners, which are averaged.
+        lambda_: Weight of the consistency, >= 0, in pair units: `DAIRConfig(normalization="pair")` reads it alike.
+            0 trains on the mean of both losses (DA-ERM).
+        has_partner: Rows that have a partner, bool, of the shape of `augmented_loss`, whose other entries are not
+            read. None: all.
+
+    Returns:
+        `f`, `[B]`, nats per row.
+
+    Raises:
+        ValueError: The losses are not one per row. R of two means over a batch would hardly compare the pairs.
+
+    Example:
+        >>> loss, augmented_loss = torch.tensor([4.0, 4.0]), torch.tensor([1.0, torch.nan])
+        >>> dair_loss(loss, augmented_loss, lambda_=2.0, has_partner=torch.tensor([True, False]))
+        tensor([4.5000, 4.0000])
+    """
+    if loss.ndim != 1 or augmented_loss.shape[:1] != loss.shape or augmented_loss.ndim > 2:
+        raise ValueError(f"expected losses [B] and [B] or [B, P], got {[*loss.shape]} and {[*augmented_loss.shape]}")
+    augmented = augmented_loss[:, None] if augmented_loss.ndim == 1 else augmented_loss
+    exists = torch.ones_like(augmented, dtype=torch.bool) if has_partner is None else has_partner.view(augmented.shape)
+    pairs = loss[:, None].masked_fill(~exists, 0.0), augmented.masked_fill(~exists, 0.0)
+    consistency = mean_over_partners(squared_root_consistency(*pairs), exists)
+    terms = PairTerms(loss, mean_over_partners(augmented, exists), consistency, exists.sum(1))
+    return pair_objective(terms, "dair", lambda_)
 
 
 def normalized_objective(

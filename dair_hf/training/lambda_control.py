@@ -34,14 +34,10 @@ class LambdaControl(TrainerCallback):
         |grad R|^2             = 4 sum_pairs (l (dR/dl)^2 + l~ (dR/dl~)^2), for R_sq 8 sum_pairs R_sq
         share                  = lambda |grad R| / |grad (w l + w~ l~)|
 
-    Sums cost nothing, unlike norms at logits or weights. The sums of a step are reduced over all micro-batches and
-    ranks, and enter exponential means (`SMOOTHING`). Lambda of a step follows from the means of earlier steps, so that
-    it is known before the forward and is the same however the step is cut; in the first step it is 0. Lambda is at most
-    `lambda_max` per pair; with token normalization `lambda_token = lambda_pair * 2 pairs / tokens`.
-
-    A model that answers every input alike has no R for any lambda, and a share above 1 may drive training there. While,
-    after the warmup, the standard deviation of the losses of all pairs is below `SAME_LOSSES` times their mean, every
-    step multiplies the target by `BACKOFF`, for the rest of the run, and a warning says so.
+    The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
+    follows from the means of earlier steps; in the first step it is 0. With token normalization
+    `lambda_token = lambda_pair * 2 pairs / tokens`. While, after the warmup, the standard deviation of the losses of
+    all pairs is below `SAME_LOSSES` times their mean, every step multiplies the target by `BACKOFF`.
 
     The host never waits for the device.
     """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +15,15 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard, SkipBatchSampler
+from peft import TaskType, get_peft_model
 from torch import nn
 from torch.utils.data import BatchSampler
-from transformers import TrainerCallback
+from transformers import AutoConfig, AutoImageProcessor, TrainerCallback
 from transformers.trainer_utils import RemoveColumnsCollator
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, view_mask
+from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import LAYOUT
 from dair_hf.data.sampling import (
     EpochPairs,
@@ -29,11 +34,57 @@ from dair_hf.data.sampling import (
     view_lengths,
 )
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.texts.forms import LABEL, TEXT
 from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
 
+CLASSIFIER = "ForSequenceClassification"  # end of the name of a class
 # (model, batch [B, V, ...] on its device, generator) -> batch with partners (`collator.add_partners`).
 OnlineAugmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
+
+
+def prepare_model(model: Any, adapters: Any, processing_class: Any, data: Any, seed: int) -> tuple[Any, Any]:
+    """Load model and processing class by name where necessary, and add adapters; return both."""
+    from dair_hf.modeling import ModelConfig, load_named_model, load_pretrained, load_text_classifier, load_tokenizer
+
+    is_name = isinstance(model, (str, os.PathLike))
+    name = str(model) if is_name else getattr(getattr(model, "config", None), "name_or_path", "")
+    if processing_class is None and name:
+        processing_class = load_tokenizer(ModelConfig(name), optional=True)
+        if processing_class is None:
+            with contextlib.suppress(DataError):  # models of tables have none
+                processing_class = load_pretrained(AutoImageProcessor, name, name)
+    if is_name:
+        config = load_pretrained(AutoConfig, name, name)
+        classes = _class_names(data)
+        if classes and not any(kind.endswith(CLASSIFIER) for kind in config.architectures or ()):
+            model = load_text_classifier(ModelConfig(name), processing_class, classes, seed)
+        else:
+            model = load_named_model(name, config=config, dtype="float32", use_safetensors=True)
+    if adapters is not None:
+        if adapters.task_type is None and type(model).__name__.endswith(CLASSIFIER):
+            adapters = copy.copy(adapters)
+            adapters.task_type = TaskType.SEQ_CLS  # saves the output layer, too
+        model = get_peft_model(model, adapters)
+    return model, processing_class
+
+
+def _class_names(data: Any) -> list[str] | None:
+    """Return the names of the classes of labelled texts, in the order of their numbers; None for other data."""
+    columns = columns_of(data) or []
+    if not {TEXT, LABEL} <= set(columns):
+        return None
+    feature = (getattr(data, "features", None) or {}).get(LABEL)
+    if isinstance(feature, datasets.ClassLabel):
+        names: list[str] = feature.names
+        return names
+    if isinstance(data, datasets.IterableDataset):
+        return None
+    of_views = [name for name in columns if parse_column(name)[1] == LABEL]
+    labels = [row[name] for row in data for name in of_views if row.get(name) is not None]
+    if all(isinstance(label, int) for label in labels):
+        return [f"LABEL_{number}" for number in range(max(labels) + 1)]
+    return sorted(set(labels)) if all(isinstance(label, str) for label in labels) else None
 
 
 class EpochCallback(TrainerCallback):

@@ -52,16 +52,7 @@ class _Origin(NamedTuple):
 
 
 class TextRows:
-    """Encoder of the text data of a trainer. Equal objects are encoded once.
-
-    Args:
-        model_of: Returns the model of the trainer, which `model_init` may replace.
-        tokenizer: `processing_class` of the trainer.
-        loss: Name of the sample loss.
-        args: Settings of the run, with `max_length`.
-        base_collator: Collator of single views. One that reads texts itself gets them.
-        limit_option: Name under which the user sets `args.max_length`, for messages.
-    """
+    """Encoder of the text data of a trainer. Equal objects are encoded once; a collator that reads texts gets them."""
 
     def __init__(
         self,
@@ -87,6 +78,8 @@ class TextRows:
         columns = self._text_columns(data, prompts)
         if columns is None:
             return data
+        if isinstance(data, (list, tuple)):  # `Dataset.from_list` reads the columns of the first row only
+            data = datasets.Dataset.from_dict({name: [row.get(name) for row in data] for name in columns})
         if data not in self._encoded:
             self._encoded[data] = self._encode(data, columns, name, prompts=prompts)
         return self._encoded[data]
@@ -125,7 +118,7 @@ class TextRows:
 
     def _text_columns(self, data: Any, prompts: bool) -> list[str] | None:
         """Return the columns of data that are to be encoded here; None for other data."""
-        if not isinstance(data, datasets.Dataset | datasets.IterableDataset) or self._passes_texts:
+        if not isinstance(data, datasets.Dataset | datasets.IterableDataset | list | tuple) or self._passes_texts:
             return None
         base = base_model_of(self.model_of())
         if not isinstance(base, PreTrainedModel) or base.main_input_name != INPUT_IDS:

@@ -74,6 +74,7 @@ from dair_hf.training.loading import (
     add_known_partners,
     collate_known_partners,
     mask_repeated_rows,
+    prepare_model,
     train_sampler,
 )
 from dair_hf.training.pair_evaluation import PairEvaluationTrainer
@@ -115,14 +116,18 @@ class DAIRTrainer(PairEvaluationTrainer):
     a token of a short micro-batch weighs more. The default, `normalization="pair"`, divides by rows instead of tokens.
 
     Args:
-        model: Model whose forward returns the inputs of the sample loss (`logits` for the named losses).
+        model: Model whose forward returns the inputs of the sample loss (`logits` for the named losses). Or its name on
+            the Hub or folder, which is loaded in float32, as the class that its configuration names; with `text` and
+            `label` in `train_dataset` as a classifier of texts, whose new output layer has the classes of the data.
         args: A `DAIRConfig`.
         data_collator: A `PairCollator`, or a collator of single views, which is wrapped in one. None: padding of inputs
             and of token labels if there is a tokenizer, else plain stacking.
-        train_dataset: Paired rows: a `datasets.Dataset`, `EpochPairs`, `TensorPairs`, or any torch data set of such
-            rows. Rows of text in a known form (`pairs_from_jsonl`) are tokenized, also in other arguments.
+        train_dataset: Paired rows: a `datasets.Dataset`, a list of dictionaries, `EpochPairs`, `TensorPairs`, or any
+            torch data set of such rows. Rows of text in a known form (`pairs_from_jsonl`) are tokenized, also in other
+            arguments. Of a `DatasetDict`, "train" is trained on, and "validation" is the default of `eval_dataset`.
         eval_dataset: Paired rows, or a dictionary of several evaluation sets.
-        processing_class: Tokenizer, which encodes texts and decodes predictions and labels.
+        processing_class: Tokenizer, which encodes texts and decodes predictions and labels, or image processor. None:
+            that of the model's name or folder, if it has one.
         sample_loss: Loss of a row: a name in `per_sample.SAMPLE_LOSSES`, or a callable `(outputs, labels) -> [rows]`.
             None: the loss that the model computes from its labels (`sample_loss.derived_sample_loss`). Before the first
             step, a named loss is compared with the model's own.
@@ -135,10 +140,12 @@ class DAIRTrainer(PairEvaluationTrainer):
         augmenter: Makes partners during training: `(model, batch, generator) -> batch` with partners
             (`collator.add_partners`). It is called once per batch of `[B, V, ...]` columns on the device and draws
             random numbers from `generator` only. Examples are attacks on the model, generators and image transforms.
+        peft_config: Adapters that are added to the model, such as `peft.LoraConfig(r=16)`.
         **kwargs: As in `Seq2SeqTrainer`.
 
     Raises:
-        DataError: The sample loss is unknown or cannot be derived, or settings cannot be combined.
+        DataError: The model cannot be loaded, the sample loss is unknown or cannot be derived, or settings cannot be
+            combined.
 
     Example:
         >>> trainer = DAIRTrainer(model=model, args=DAIRConfig("out"), train_dataset=pairs)  # doctest: +SKIP
@@ -166,9 +173,14 @@ class DAIRTrainer(PairEvaluationTrainer):
         evaluator: PairEvaluator | Correct | None = None,
         objective: BatchObjective | None = None,
         augmenter: OnlineAugmenter | None = None,
+        peft_config: Any = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(train_dataset, dict):
+            eval_dataset = train_dataset.get("validation") if eval_dataset is None else eval_dataset
+            train_dataset = train_dataset["train"]
         args = DAIRConfig("tmp_trainer") if args is None else args
+        model, processing_class = prepare_model(model, peft_config, processing_class, train_dataset, args.seed)
         self.evaluator: PairEvaluator | None = None
         if evaluator is not None:
             from dair_hf.evaluation.evaluator import as_evaluator

@@ -78,7 +78,7 @@ class NetworkConfig(Settings):
 
     def check_model(self, model: ModelConfig) -> None:
         """Refuse a missing model, and settings that the network would ignore; call it before any data are read."""
-        given = [name for name in ("model_name_or_path", "model_settings", "lora_rank") if getattr(model, name)]
+        given = [name for name in ("model_name_or_path", "model_settings", "use_peft") if getattr(model, name)]
         if given if self.network == "saaa" else not model.model_name_or_path:
             expected = "backbone in place of a model" if self.network == "saaa" else "model_name_or_path"
             raise DataError(f"network={self.network}: expected {expected}, got {', '.join(given) or 'no model'}")

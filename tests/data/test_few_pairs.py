@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datasets import Dataset
 
-from dair_hf.data.few_pairs import keep_partners
+from dair_hf.data.sampling import keep_partners
 
 
 def test_some_rows_lose_their_partner() -> None:

@@ -70,7 +70,7 @@ def test_bases_with_other_weights_have_other_names(tmp_path: Path, changes: dict
     "changes",
     [
         {"num_train_epochs": 9},
-        {"model": ModelConfig(lora_rank=4, lora_alpha=3, lora_targets="q")},
+        {"model": ModelConfig(use_peft=True, lora_r=4, lora_alpha=3, lora_target_modules=["q"])},
         {"dair_lambda": 7.0},
         {"regularizer": "kl"},
         {"dair_lambda": "auto", "lambda_target": 3.0, "lambda_warmup_steps": 0.5},

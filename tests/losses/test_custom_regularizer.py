@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dair_hf.errors import DataError
 from dair_hf.losses.custom_regularizer import CustomRegularizer
-from dair_hf.losses.objective import gradient_weights
+from dair_hf.losses.objective import LOSS_EPSILON, LOSS_REGULARIZERS
 from tests.fixtures import tiny
 from tests.fixtures.launching import forked
 
@@ -48,18 +48,17 @@ def test_training_equals_that_of_the_built_in_regularizer(tmp_path: Path, normal
 
 
 @pytest.mark.parametrize("name", ["sq", "l1"])
-def test_gradient_weights_are_those_of_the_built_in_regularizer(name: str) -> None:
+def test_slopes_are_those_of_the_built_in_regularizer(name: str) -> None:
     function = {"sq": squared_roots, "l1": lambda one, other: (one - other).abs()}[name]
     losses = torch.tensor([4.0, 1.0, 0.5], dtype=torch.float64), torch.tensor([1.0, 9.0, 0.25], dtype=torch.float64)
-    expected = gradient_weights(*losses, 3.0, name, view_weights=(0.7, 0.2))
     with torch.no_grad():
-        found = gradient_weights(*losses, 3.0, CustomRegularizer(function).as_regularizer(), view_weights=(0.7, 0.2))
-    for one, other in zip(found, expected, strict=True):
+        found = CustomRegularizer(function).as_regularizer().slopes(*losses, LOSS_EPSILON)
+    for one, other in zip(found, LOSS_REGULARIZERS[name].slopes(*losses, LOSS_EPSILON), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
-    one_sided = CustomRegularizer(lambda original, augmented: original * 2)
-    assert [w.tolist() for w in gradient_weights(*losses, 1.0, one_sided.as_regularizer())] == [[2.5] * 3, [0.5] * 3]
-    constant = CustomRegularizer(lambda original, augmented: torch.ones_like(original))
-    assert [w.tolist() for w in gradient_weights(*losses, 1.0, constant.as_regularizer())] == [[0.5] * 3, [0.5] * 3]
+    one_sided = CustomRegularizer(lambda original, augmented: original * 2).as_regularizer()
+    assert [slope.tolist() for slope in one_sided.slopes(*losses, LOSS_EPSILON)] == [[2.0] * 3, [0.0] * 3]
+    constant = CustomRegularizer(lambda original, augmented: torch.ones_like(original)).as_regularizer()
+    assert [slope.tolist() for slope in constant.slopes(*losses, LOSS_EPSILON)] == [[0.0] * 3] * 2
 
 
 @pytest.mark.parametrize(

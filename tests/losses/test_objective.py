@@ -15,7 +15,7 @@ from dair_hf.losses.objective import (
     LOSS_REGULARIZERS,
     Counts,
     PairTerms,
-    gradient_weights,
+    dair_loss,
     mean_over_partners,
     normalized_objective,
     pair_objective,
@@ -102,12 +102,39 @@ def test_gradient_weights_match_autograd(regularizer: str, dair_lambda: float) -
     consistency = LOSS_REGULARIZERS[regularizer].value(original, augmented, 1e-7)
     terms = PairTerms(original, augmented, consistency, torch.ones(50, dtype=torch.bool))
     found = gradients(pair_objective(terms, "dair", dair_lambda), original, augmented)
-    weights = gradient_weights(original.detach(), augmented.detach(), dair_lambda, regularizer)
+    slopes = LOSS_REGULARIZERS[regularizer].slopes(original.detach(), augmented.detach(), EPSILON)
+    weights = [0.5 + dair_lambda * slope for slope in slopes]
     for slope, weight in zip(found, weights, strict=True):
         np.testing.assert_allclose(slope, weight.numpy(), rtol=1e-8, atol=1e-10)
 
 
 # ---- f and its normalization ----
+
+
+def test_loss_of_a_loop_and_its_gradient_match_numpy() -> None:
+    left, right = np.random.default_rng(1).uniform(0, 9, (2, 20))
+    has_partner = np.arange(20) % 3 > 0
+    original, augmented = leaf(left), leaf(np.where(has_partner, right, np.nan))  # what is not there is not read
+    found = dair_loss(original, augmented, 0.7, torch.tensor(has_partner))
+    value, slope, augmented_slope = numpy_sq(left, right)
+    expected = np.where(has_partner, (left + right) / 2 + 0.7 * value, left)
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-12)
+    slopes = np.where(has_partner, 0.5 + 0.7 * slope, 1.0), np.where(has_partner, 0.5 + 0.7 * augmented_slope, 0.0)
+    for gradient, wanted in zip(gradients(found, original, augmented), slopes, strict=True):
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_loss_of_a_loop_is_the_mean_over_partners() -> None:
+    original, partners = leaf([4.0, 4.0, 2.0]), leaf([[1.0, 9.0], [1.0, 5.0], [3.0, 3.0]])
+    found = dair_loss(original, partners, 2.0, torch.tensor([[True, True], [True, False], [False, False]]))
+    torch.testing.assert_close(found, leaf([2 + 2.5 + 2 * (1 + 1) / 2, 2.5 + 2, 2.0]), rtol=0, atol=1e-6)
+    assert dair_loss(original, partners[:, :0], 2.0).tolist() == original.tolist()
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((3,), ()), ((3, 1), (3, 1)), ((3,), (2,)), ((3,), (3, 1, 1))])
+def test_loss_of_a_loop_refuses_means_and_tables(shapes: tuple[tuple[int, ...], ...]) -> None:
+    with pytest.raises(ValueError, match="expected losses"):
+        dair_loss(*map(torch.ones, shapes), 1.0)
 
 
 def hand_terms() -> PairTerms:

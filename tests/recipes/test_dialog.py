@@ -250,7 +250,8 @@ def test_adapters_on_a_decoder_only_base(multiwoz: dict[str, Any], tmp_path: Pat
         methods=["dair"],
         model_settings=GPT2,
         neighbour_attention=0,
-        lora_rank=2,
+        use_peft=True,
+        lora_r=2,
         lora_alpha=7,
         **multiwoz,
     )

@@ -257,8 +257,8 @@ def test_questions_in_the_public_formats(files: dict[str, Any], vision_model: st
 
 def test_a_generator_with_adapters(files: dict[str, Any], tmp_path: Path) -> None:
     model = vl.stored(vl.llava, tmp_path / "llava")
-    settings = {"target": "{answer}", "network": "generator", "model_name_or_path": model, "lora_rank": 2}
-    run(**files, **settings, lora_alpha=5, methods=["dair"], output_dir=tmp_path / "out")
+    settings = {"target": "{answer}", "network": "generator", "model_name_or_path": model, "use_peft": True}
+    run(**files, **settings, lora_r=2, lora_alpha=5, methods=["dair"], output_dir=tmp_path / "out")
     assert METRICS - {"familiar_vqa_accuracy"} <= set(read(tmp_path / "out/dair_seed0.json")["metrics"])
     adapter = read(tmp_path / "out/runs/dair_seed0/adapter_config.json")
     assert (adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]) == (2, 5, model)
@@ -301,7 +301,7 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
     assert all(f"--{name} " in text for name in folders)
     assert (data.answers, network.network) == (3000, "classifier" if model.model_name_or_path else "saaa")
     if network.network == "classifier":
-        assert model.lora_rank > 0
+        assert model.use_peft
         return
     assert args.ddp_timeout >= 24 * 3600  # the features take hours
     swept = text.split("--lambda_sweep ")[1].split("\n")[0].split()

@@ -199,7 +199,7 @@ def test_the_code_of_the_card_loads_adapters_with_a_new_head(
 ) -> None:
     """The base model has other classes than the adapters."""
     base, names = tmp_path / "base", ["one", "green", "two"]
-    settings = ModelConfig(str(base), lora_rank=2)
+    settings = ModelConfig(str(base), use_peft=True, lora_r=2)
     if kind == "vilt":
         vision_language.stored(vision_language.vilt, base)
         model, words = load_classifier(settings, names), load_processor(settings)

@@ -63,7 +63,7 @@ def test_settings(settings: Callable[..., Any], wrong: dict[str, Any]) -> None:
     ("network", "model"),
     [
         ({}, {"model_name_or_path": "x"}),
-        ({}, {"lora_rank": 4}),
+        ({}, {"use_peft": True}),
         ({"network": "classifier"}, {}),
         ({"network": "generator"}, {"model_settings": {"model_type": "t5"}}),
     ],

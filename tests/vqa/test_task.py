@@ -132,7 +132,7 @@ def test_models_depend_only_on_the_seed(scenes: VQAData, tmp_path: Path) -> None
 @pytest.mark.parametrize("rank", [0, 2])
 def test_classifier(scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path, rank: int) -> None:
     settings = network(tmp_path / "features", network="classifier")
-    task = prepare_task(settings, stored("vilt", lora_rank=rank), VQAConfig(answers=4), scenes)
+    task = prepare_task(settings, stored("vilt", use_peft=bool(rank), lora_r=rank or 1), VQAConfig(answers=4), scenes)
     assert task.judge.vocabulary is not None and len(task.judge.vocabulary) == 4
     models = [task.make_model(seed).eval() for seed in (3, 3, 4)]
     assert equal(models[0], models[1])
@@ -154,7 +154,7 @@ def test_generator(
 ) -> None:
     prompt = {"prompt": "how {question}", "target": "the {answer}"}
     settings = network(tmp_path, network="generator", **prompt)
-    task = prepare_task(settings, stored(name, lora_rank=2), VQAConfig(), scenes)
+    task = prepare_task(settings, stored(name, use_peft=True, lora_r=2), VQAConfig(), scenes)
     assert (task.sample_loss, task.judge.vocabulary) == (None, None)
     assert (task.collator.prompt, task.collator.target) == ("how {question}", "the {answer}")
     assert task.data is scenes

@@ -78,15 +78,9 @@ class PairLoss:
     Batches of the trainer's data loaders carry a `BatchLayout` on the host (which views exist, how many targets they
     have), so that the host does not wait for the device. The layout of other batches is read from their tensors.
 
-    Args:
-        args: Method, regularizer, lambda, normalization and forward mode.
-        sample_loss: `(outputs, labels) -> [rows]`.
-        decoder_inputs: Function that shifts labels into decoder inputs
-            (`model.prepare_decoder_input_ids_from_labels`); None if the model does not need them.
-        chunked: `losses.chunked.ChunkedLoss`, which replaces `sample_loss` and does not compute all logits, or None.
-        projection: Output projection of a decoder-only model, whose logits are then computed at targets alone, or None.
-        drops_masks: Whether rows that are padded on the right run without an attention mask.
-        trees: `trees.tree_loss.TreeForward`, which runs batches with prefix trees, or None.
+    `decoder_inputs` shifts labels into decoder inputs. `chunked` (`losses.chunked.ChunkedLoss`) replaces `sample_loss`,
+    `trees` (`trees.tree_loss.TreeForward`) runs batches with prefix trees, and `projection` computes logits at targets
+    alone. `drops_masks` runs rows that are padded on the right without an attention mask.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ def load_processor(config: ModelConfig) -> Any:
         if published is not None and set(published.get_attributes()) == {*LOADERS, VIDEOS}:
             processor = _images_only_processor(config, published)
         else:
-            processor = load_pretrained(AutoProcessor, name, setting, trusts)
+            processor = load_pretrained(AutoProcessor, name, setting, trusts, revision=config.model_revision)
         if processor.tokenizer.pad_token is None:
             processor.tokenizer.pad_token = processor.tokenizer.eos_token
     return processor
@@ -144,7 +144,7 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
     head = [name for name, _ in model.named_children() if name != model.base_model_prefix]
     require_all_weights(model, report, _names(config)[1], head)
     _replace_output_layer(model, head, answers)
-    return add_adapters(model, config, None, head) if config.lora_rank else model
+    return add_adapters(model, config, None, head) if config.use_peft else model
 
 
 def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
@@ -172,7 +172,7 @@ def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
     require_all_weights(model, report, setting)
     _make_greedy(model, processor.tokenizer)
     take_padded_patches(model)
-    if not config.lora_rank:
+    if not config.use_peft:
         return model
     task = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
     return add_adapters(model, config, task)
@@ -187,7 +187,7 @@ def _load_model(kind: Any, config: ModelConfig) -> Any:
     """Return the model and the report of its loading."""
     name, setting, trusts = _names(config)
     options: dict[str, Any] = {"use_safetensors": True, "output_loading_info": True}
-    return load_pretrained(kind, name, setting, trusts, attn_implementation=config.attn_implementation, **options)
+    return load_pretrained(kind, name, setting, trusts, **config.model_init_kwargs, **options)
 
 
 def _make_greedy(model: PreTrainedModel, tokenizer: Any) -> None:
@@ -260,12 +260,12 @@ def _images_only_processor(config: ModelConfig, published: Any) -> Any:
 
     name, setting, trusts = _names(config)
     parts = [
-        _UnusedVideoProcessor(get_video_processor_config(name))
+        _UnusedVideoProcessor(get_video_processor_config(name, revision=config.model_revision))
         if part == VIDEOS
-        else load_pretrained(LOADERS[part], name, setting, trusts)
+        else load_pretrained(LOADERS[part], name, setting, trusts, revision=config.model_revision)
         for part in published.get_attributes()
     ]
-    settings, options = published.get_processor_dict(name)
+    settings, options = published.get_processor_dict(name, revision=config.model_revision)
     processor = ImagesOnly.from_args_and_dict(parts, settings, **options)
     processor.__class__ = published  # the check is done; saving and pickling need the published class
     return processor
@@ -276,9 +276,10 @@ def _processor_class(config: ModelConfig) -> Any:
     name, setting, trusts = _names(config)
     for read in (ProcessorMixin.get_processor_dict, ImageProcessingMixin.get_image_processor_dict):
         try:
-            published = read(name)[0].get("processor_class")
+            published = read(name, revision=config.model_revision)[0].get("processor_class")
         except OSError:
             continue
         if published is not None:
             return processor_class_from_name(published)
-    return PROCESSOR_MAPPING.get(type(load_pretrained(AutoConfig, name, setting, trusts)), None)
+    settings = load_pretrained(AutoConfig, name, setting, trusts, revision=config.model_revision)
+    return PROCESSOR_MAPPING.get(type(settings), None)

@@ -55,7 +55,7 @@ def test_known_answers_keep_their_rows(stored: Callable[..., ModelConfig]) -> No
 
 
 def test_head_of_a_classifier_has_no_adapters(stored: Callable[..., ModelConfig]) -> None:
-    model = load_classifier(stored("vilt", lora_rank=2, lora_alpha=6), ANSWERS)
+    model = load_classifier(stored("vilt", use_peft=True, lora_r=2, lora_alpha=6), ANSWERS)
     trained = trained_parts(model)
     assert {name for name in trained if "lora_" not in name} == {
         f"base_model.model.classifier.modules_to_save.default.{layer}.{part}"
@@ -81,7 +81,7 @@ def test_generators_are_greedy_and_stop_at_the_end_token(stored: Callable[..., M
 
 @pytest.mark.parametrize(("name", "task"), [("llava", "CAUSAL_LM"), ("florence2", "SEQ_2_SEQ_LM")])
 def test_adapters_of_a_generator(stored: Callable[..., ModelConfig], name: str, task: str) -> None:
-    where = stored(name, lora_rank=2, lora_alpha=6)
+    where = stored(name, use_peft=True, lora_r=2, lora_alpha=6)
     processor = load_processor(where)
     model = load_generator(where, processor)
     assert all("lora_" in part for part in trained_parts(model))
@@ -91,7 +91,7 @@ def test_adapters_of_a_generator(stored: Callable[..., ModelConfig], name: str, 
     assert trained_parts(plain) == [part for part, _ in plain.named_parameters()]
     inner = model.get_base_model()
     assert (GeneratorCollator.for_model(model, processor).causal, inner.config.model_type) == (name == "llava", name)
-    named = load_generator(stored(name, lora_rank=2, lora_targets="q_proj,v_proj"), processor)
+    named = load_generator(stored(name, use_peft=True, lora_r=2, lora_target_modules=["q_proj", "v_proj"]), processor)
     assert {part.split(".lora_")[0].rsplit(".", 1)[-1] for part in trained_parts(named)} == {"q_proj", "v_proj"}
 
 
@@ -169,7 +169,7 @@ KINDS = [("vilt", 2), ("llava", 0), ("paligemma", 0), ("qwen2_vl", 2), ("florenc
 def test_steps_on_pairs_a_resumed_run_and_its_evaluation(
     name: str, rank: int, stored: Callable[..., ModelConfig], tmp_path: Path
 ) -> None:
-    where = stored(name, lora_rank=rank)
+    where = stored(name, use_peft=bool(rank), lora_r=rank or 1)
     processor, data = load_processor(where), vl.pairs(tmp_path)
     arguments = tiny.config(
         tmp_path, max_steps=2, per_device_train_batch_size=5, learning_rate=0.1, lr_scheduler_type="constant",

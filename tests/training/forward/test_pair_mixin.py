@@ -1,0 +1,85 @@
+"""Pairs in trainers of other libraries: the updates of `DAIRTrainer`, the evaluation of the other trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
+
+from dair_hf import PairMixin
+from tests.fixtures import tiny
+
+LAMBDA = 0.7
+# 13 rows: two steps of an epoch have six rows, the last has one.
+SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "adam_epsilon": 1e-6}
+WHOLE = {**SPLIT, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 1}
+
+
+class PairTrainer(PairMixin, Trainer):
+    """The plain trainer with pairs."""
+
+
+def rows(kind: str, partners: int) -> datasets.Dataset:
+    data = tiny.pairs(kind, 13) if partners == 1 else tiny.two_partners(kind, 13)
+    if kind == "t5":
+        return data
+    # A partner without a target is none.
+    labels = [[-100] * len(value) if row == 0 else value for row, value in enumerate(data["augmented_labels"])]
+    return data.remove_columns("augmented_labels").add_column("augmented_labels", labels)
+
+
+def trainer(folder: Path, kind: str, data: Any = None, **settings: Any) -> Any:
+    given = {name: settings.pop(name) for name in ("eval_dataset", "compute_metrics") if name in settings}
+    known = tiny.tokenizer()
+    collator = DataCollatorForSeq2Seq(known, model=None)
+    return PairTrainer(
+        tiny.model(kind), tiny.config(folder, **settings), collator, data, processing_class=known, dair_lambda=LAMBDA,
+        **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("partners", [1, 2])
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_updates_are_those_of_dair_trainer(tmp_path: Path, kind: str, partners: int) -> None:
+    data = rows(kind, partners)
+    expected = tiny.trained(tmp_path, kind, data, dair_lambda=LAMBDA, **WHOLE)
+    for cut in (WHOLE, SPLIT):
+        made = trainer(tmp_path, kind, data, **cut)
+        made.train()
+        assert tiny.distance(expected, tiny.weights(made.model)) < 1e-9
+    assert tiny.distance(expected, tiny.trained(tmp_path, kind, data, dair_lambda=0.0, **WHOLE)) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_evaluation_is_the_trainers_own(tmp_path: Path, kind: str) -> None:
+    data, seen = tiny.pairs(kind, 7), []
+    originals = data.select_columns([name for name in data.column_names if not name.startswith("augmented_")])
+    made = trainer(tmp_path, kind, data, eval_dataset=data, compute_metrics=lambda found: seen.append(found) or {})
+    plain = Trainer(made.model, made.args, made.data_collator.base_collator, eval_dataset=originals)
+    assert made.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-12)
+    assert len(seen[0].label_ids) == 7
+
+
+@pytest.mark.filterwarnings("ignore")  # of trl
+def test_updates_of_trl(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+
+    class PairSFTTrainer(PairMixin, trl.SFTTrainer):
+        """The trainer of TRL with pairs."""
+
+    data = rows("llama", 2)
+    args = tiny.config(tmp_path, **SPLIT)
+    fields = {name: getattr(args, name) for name, field in TrainingArguments.__dataclass_fields__.items() if field.init}
+    made = PairSFTTrainer(
+        tiny.model("llama"), trl.SFTConfig(**fields, max_length=None), train_dataset=data, eval_dataset=data,
+        processing_class=tiny.tokenizer(), dair_lambda=LAMBDA,
+    )  # fmt: skip
+    made.train()
+    expected = tiny.trained(tmp_path, "llama", data, dair_lambda=LAMBDA, **WHOLE)
+    assert tiny.distance(expected, tiny.weights(made.model)) < 1e-9
+    assert made.evaluate()["eval_loss"] > 0
+    assert torch.is_grad_enabled()
