@@ -34,6 +34,7 @@ from dair_hf.io.records import PREDICTIONS_FILE
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.build import ReportOptions, build_report, label_names
 from dair_hf.pair_report.page import require_report_libraries, write_report
+from dair_hf.pair_report.report import PairReport
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
 RECORD_FILE = "evaluation.json"
@@ -50,6 +51,17 @@ class EvaluationSettings(NamedTuple):
     limit: int | None
     clusters: str | None
     device: str | None
+    source: dict[str, str | None]  # options of `datasets.load_dataset`
+
+
+class _Evaluated(NamedTuple):
+    """Evaluation of a model or of answers: what answered, in words, and the settings that were used."""
+
+    found: PairEvaluation
+    answered_by: dict[str, Any]
+    used: dict[str, Any]
+    model: Any = None
+    report: PairReport | None = None
 
 
 def evaluate_model(
@@ -74,57 +86,76 @@ def evaluate_model(
     is_first = int(os.environ.get("RANK", "0")) == 0
     output = atomic_folder(folder, [path, *answers], overwrite) if is_first else contextlib.nullcontext(folder)
     with _progress_bars(show_progress), output as written, tempfile.TemporaryDirectory() as scratch:
-        all_rows = with_row_ids(read_pairs(path))
+        all_rows = with_row_ids(read_pairs(path, **settings.source))
         rows = all_rows.select(range(min(settings.limit or len(all_rows), len(all_rows))))
         clock.lap("reading")
-        model = report = None
         if answers:
-            evaluator, views = _evaluator_for(name, None, rows, settings), TextViews(rows)
-            units, _ = evaluator.units_and_masks(views, None)
-            given = views.read_answers(name, ignored=all_rows[ROW_ID][len(rows) :])
-            found = evaluator.evaluate_views(views, list(map(str, given)), views.references, units)
-            used: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
-            answered_by: dict[str, Any] = {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}
+            done = _evaluated_answers(name, rows, settings, ignored=all_rows[ROW_ID][len(rows) :])
         else:
             model, tokenizer = load_trained(name)
-            evaluator = _evaluator_for(name, model, rows, settings)
-            evaluator.cluster_column(rows.column_names)  # refuses a column that is missing
-            if missing := set(report_groups or ()).difference(rows.column_names):
-                raise DataError(f"--group: expected columns of {path}, {rows.column_names}, got {sorted(missing)}")
-            clock.lap("loading")
             trainer = pair_trainer(name, model, tokenizer, scratch, settings, show_progress, use_cpu)
-            pairs = tokenized(rows, trainer, path)
-            if trainer.generates:
-                _warn_of_lost_targets(pairs, tokenizer, evaluator.references, str(evaluator.preset))
-            else:
-                _require_known_classes(pairs, model, path)
-            clock.lap("tokenizing")
-            found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
-            clock.lap("answering")
-            if report_groups is not None:
-                options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
-                report = build_report(trainer, pairs, found, options)
-                clock.lap("report")
-            answered_by = {"model": _described(name, model, str(trainer.args.device))}
-            # The default depends on the model; token ids are not cut.
-            used = {"max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length}
-        rule = str(evaluator.preset)
+            clock.lap("loading")
+            done = _evaluated_model(name, trainer, path, rows, settings, report_groups, clock)
+        rule = str(done.found.evaluator.preset)
         record = {
-            **answered_by,
+            **done.answered_by,
             "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
-            "settings": {**settings._asdict(), **used, "match": rule, "rule": _rule(rule)},
-            "metrics": {key: _finite(value) for key, value in found.metrics.items()},
+            "settings": {**settings._asdict(), **done.used, "match": rule, "rule": _rule(rule)},
+            "metrics": {key: _finite(value) for key, value in done.found.metrics.items()},
             **provenance(),
         }
         if is_first:
-            _write_predictions(found, model, rule, written)
-            if report is not None:
-                report.settings = {"model": name, "steps": report.settings["steps"]}
-                write_report(report, written)
+            _write_predictions(done.found, done.model, rule, written)
+            if done.report is not None:
+                done.report.settings = {"model": name, "steps": done.report.settings["steps"]}
+                write_report(done.report, written)
             record["files"] = [RECORD_FILE, *sorted(file.name for file in written.iterdir())]
             record["seconds"] = clock.seconds()
             write_json(written / RECORD_FILE, record)
     return record
+
+
+def _evaluated_answers(name: str, rows: Dataset, settings: EvaluationSettings, ignored: Sequence[str]) -> _Evaluated:
+    """Evaluate the answers of a file, which may also answer the ignored rows."""
+    evaluator, views = _evaluator_for(name, None, rows, settings), TextViews(rows)
+    units, _ = evaluator.units_and_masks(views, None)
+    given = views.read_answers(name, ignored=ignored)
+    found = evaluator.evaluate_views(views, list(map(str, given)), views.references, units)
+    unused: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
+    return _Evaluated(found, {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}, unused)
+
+
+def _evaluated_model(
+    name: str,
+    trainer: Any,
+    path: Path,
+    rows: Dataset,
+    settings: EvaluationSettings,
+    report_groups: Sequence[str] | None,
+    clock: _Clock,
+) -> _Evaluated:
+    """Evaluate the model of a trainer, with a report for any groups."""
+    model = trainer.model
+    evaluator = _evaluator_for(name, model, rows, settings)
+    evaluator.cluster_column(rows.column_names)  # refuses a column that is missing
+    if missing := set(report_groups or ()).difference(rows.column_names):
+        raise DataError(f"--group: expected columns of {path}, {rows.column_names}, got {sorted(missing)}")
+    pairs = tokenized(rows, trainer, path)
+    if trainer.generates:
+        _warn_of_lost_targets(pairs, trainer.processing_class, evaluator.references, str(evaluator.preset))
+    else:
+        _require_known_classes(pairs, model, path)
+    clock.lap("tokenizing")
+    found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
+    clock.lap("answering")
+    report = None
+    if report_groups is not None:
+        options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
+        report = build_report(trainer, pairs, found, options)
+        clock.lap("report")
+    # The default depends on the model; token ids are not cut.
+    used = {"max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length}
+    return _Evaluated(found, {"model": _described(name, model, str(trainer.args.device))}, used, model, report)
 
 
 def _write_predictions(found: PairEvaluation, model: Any, rule: str, folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from huggingface_hub import SpaceCardData
 
 from dair_hf.errors import explained
 from dair_hf.evaluation.statistics import has_few_pairs
@@ -143,6 +144,8 @@ def require_report_folder(folder: FilePath) -> None:
 def write_report(report: PairReport, folder: FilePath) -> Path:
     """Write `pair_report.json` and `pair_report.html` to a folder, and return the path of the page.
 
+    A `README.md`, unless the folder has one, makes the folder a static Space of the Hub.
+
     Args:
         report: The report.
         folder: Folder, which is created. Files of an earlier report are replaced, but no others.
@@ -150,6 +153,9 @@ def write_report(report: PairReport, folder: FilePath) -> Path:
     page = _render_page(report)  # before anything is written
     require_report_folder(folder)
     write_json(Path(folder) / JSON_FILE, report.to_dict())
+    if not (card := Path(folder) / "README.md").exists():  # a model has its card there
+        data = SpaceCardData(title=report.title, sdk="static", app_file=PAGE_FILE, tags=["dair"])
+        write_text(card, f"---\n{data}\n---\n\nPair report of dair_hf. The data are in `{JSON_FILE}`.\n")
     return write_text(Path(folder) / PAGE_FILE, page)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
+from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
@@ -19,6 +22,17 @@ SMALL_IS_BETTER = {
     "pos_to_neg", "neg_to_pos", "neg_to_neg", "flipped", "neg_to_neg_flipped", "original_mae", "augmented_mae",
     "runtime",
 }  # fmt: skip
+# Logged value -> its words in the line that the console shows. The norm of the gradient is left out: one that is not
+# finite stops the run anyway.
+LOG_LINE = {
+    "loss": "loss", "loss_original": ", views", "loss_augmented": " and", "consistency": ", R",
+    "dair_lambda": ", lambda", "learning_rate": ", rate", "epoch": ", epoch",
+}  # fmt: skip
+# Metrics of evaluations that the console does not show.
+DETAILS = re.compile(
+    r"_(reverse_cm|cm_all_rows|cm_same_answer|cm_partner|both_views|pos_to|neg_to|flipped|loss_original|loss_augmented)|"
+    r"_(numerator|low|high|rows|pairs|partners|target|\w*share|\w*consistency|\w+_second|partner_\d+)$|(?<!train)_runtime$"
+)
 
 
 class _TermSums(NamedTuple):
@@ -178,3 +192,18 @@ def evaluated_terms(args: DAIRConfig) -> set[str]:
     sums = _TermSums(*torch.ones(len(_TermSums._fields)))._replace(positions=torch.zeros(()))
     names = {"loss", "runtime", "samples_per_second", "steps_per_second", *mean_terms(torch.stack(sums), args)}
     return names.difference(SHARES_OF_LAMBDA) if args.dair_lambda == AUTO else names
+
+
+def print_log(print_all: Callable[..., None], args: Any, state: Any, *others: Any, logs: Any, **kwargs: Any) -> None:
+    """Print a log in place of the method `on_log` of a callback: its main values, and all with `log_level="info"`."""
+    if logging.get_verbosity() <= logging.INFO:
+        print_all(args, state, *others, logs=logs, **kwargs)
+    elif "loss" in logs:
+        # Rows without a target are a fault: they are shown where there are any.
+        words = {**LOG_LINE, **({"rows_without_target": ", without target"} if logs.get("rows_without_target") else {})}
+        if state.is_world_process_zero:
+            tqdm.write("".join(f"{text} {logs[name]:.3g}" for name, text in words.items() if name in logs))
+    elif "train_runtime" not in logs or args.disable_tqdm:  # else the bar shows the time
+        best = args.metric_for_best_model or "loss"
+        shown = {name: value for name, value in logs.items() if name.endswith(best) or not DETAILS.search(name)}
+        print_all(args, state, *others, logs=shown, **kwargs)
