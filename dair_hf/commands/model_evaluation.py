@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,14 +54,8 @@ class EvaluationSettings(NamedTuple):
     source: dict[str, str | None]  # options of `datasets.load_dataset`
 
 
-class _Evaluated(NamedTuple):
-    """Evaluation of a model or of answers: what answered, in words, and the settings that were used."""
-
-    found: PairEvaluation
-    answered_by: dict[str, Any]
-    used: dict[str, Any]
-    model: Any = None
-    report: PairReport | None = None
+# Evaluation, what answered, the settings that were used, and the report.
+_Evaluated = tuple[PairEvaluation, dict[str, Any], dict[str, Any], PairReport | None]
 
 
 def evaluate_model(
@@ -75,8 +69,6 @@ def evaluate_model(
     started: float,
 ) -> dict[str, Any]:
     """Evaluate a model, or answers in a .jsonl, on pairs; write record, predictions, and a report for any groups."""
-    clock = _Clock(started)
-    clock.lap("imports")
     answers = [Path(name)] if name.endswith(JSON_LINES) else []
     use_cpu = not answers and _choose_device(settings.device)
     if report_groups is not None:
@@ -85,32 +77,37 @@ def evaluate_model(
             raise DataError(f"--report: expected a model, whose losses it shows, got the answers {name}")
     is_first = int(os.environ.get("RANK", "0")) == 0
     output = atomic_folder(folder, [path, *answers], overwrite) if is_first else contextlib.nullcontext(folder)
-    with _progress_bars(show_progress), output as written, tempfile.TemporaryDirectory() as scratch:
+    if not show_progress:  # of loading and tokenizing
+        transformers_logging.disable_progress_bar()
+        datasets_logging.disable_progress_bar()
+    with output as written, tempfile.TemporaryDirectory() as scratch:
         all_rows = with_row_ids(read_pairs(path, **settings.source))
         rows = all_rows.select(range(min(settings.limit or len(all_rows), len(all_rows))))
-        clock.lap("reading")
+        model: Any = None
         if answers:
-            done = _evaluated_answers(name, rows, settings, ignored=all_rows[ROW_ID][len(rows) :])
+            found, answered_by, used, report = _evaluated_answers(
+                name, rows, settings, ignored=all_rows[ROW_ID][len(rows) :]
+            )
         else:
             model, tokenizer = load_trained(name)
             trainer = pair_trainer(name, model, tokenizer, scratch, settings, show_progress, use_cpu)
-            clock.lap("loading")
-            done = _evaluated_model(name, trainer, path, rows, settings, report_groups, clock)
-        rule = str(done.found.evaluator.preset)
+            found, answered_by, used, report = _evaluated_model(name, trainer, path, rows, settings, report_groups)
+        rule = str(found.evaluator.preset)
+        words = "the class with the largest logit is the label" if rule == LABEL else MATCHES[rule].description
         record = {
-            **done.answered_by,
+            **answered_by,
             "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
-            "settings": {**settings._asdict(), **done.used, "match": rule, "rule": _rule(rule)},
-            "metrics": {key: _finite(value) for key, value in done.found.metrics.items()},
+            "settings": {**settings._asdict(), **used, "match": rule, "rule": words},
+            "metrics": {key: _finite(value) for key, value in found.metrics.items()},
             **provenance(),
         }
         if is_first:
-            _write_predictions(done.found, done.model, rule, written)
-            if done.report is not None:
-                done.report.settings = {"model": name, "steps": done.report.settings["steps"]}
-                write_report(done.report, written)
+            _write_predictions(found, model, rule, written)
+            if report is not None:
+                report.settings = {"model": name, "steps": report.settings["steps"]}
+                write_report(report, written)
             record["files"] = [RECORD_FILE, *sorted(file.name for file in written.iterdir())]
-            record["seconds"] = clock.seconds()
+            record["seconds"] = {"total": round(time.perf_counter() - started, 2)}
             write_json(written / RECORD_FILE, record)
     return record
 
@@ -122,7 +119,7 @@ def _evaluated_answers(name: str, rows: Dataset, settings: EvaluationSettings, i
     given = views.read_answers(name, ignored=ignored)
     found = evaluator.evaluate_views(views, list(map(str, given)), views.references, units)
     unused: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
-    return _Evaluated(found, {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}, unused)
+    return found, {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}, unused, None
 
 
 def _evaluated_model(
@@ -132,7 +129,6 @@ def _evaluated_model(
     rows: Dataset,
     settings: EvaluationSettings,
     report_groups: Sequence[str] | None,
-    clock: _Clock,
 ) -> _Evaluated:
     """Evaluate the model of a trainer, with a report for any groups."""
     model = trainer.model
@@ -145,17 +141,14 @@ def _evaluated_model(
         _warn_of_lost_targets(pairs, trainer.processing_class, evaluator.references, str(evaluator.preset))
     else:
         _require_known_classes(pairs, model, path)
-    clock.lap("tokenizing")
     found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
-    clock.lap("answering")
     report = None
     if report_groups is not None:
         options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
         report = build_report(trainer, pairs, found, options)
-        clock.lap("report")
     # The default depends on the model; token ids are not cut.
     used = {"max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length}
-    return _Evaluated(found, {"model": _described(name, model, str(trainer.args.device))}, used, model, report)
+    return found, {"model": _described(name, model, str(trainer.args.device))}, used, report
 
 
 def _write_predictions(found: PairEvaluation, model: Any, rule: str, folder: Path) -> None:
@@ -164,23 +157,6 @@ def _write_predictions(found: PairEvaluation, model: Any, rule: str, folder: Pat
         names = label_names(model)
         predictions, references = ([names(int(value)) for value in values] for values in (predictions, references))
     found.views.write(folder / PREDICTIONS_FILE, predictions, references, found.correct, found.clusters)
-
-
-class _Clock:
-    """Wall time of the parts of a command."""
-
-    def __init__(self, started: float) -> None:
-        self.start = self.last = started
-        self.parts: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        """End a part."""
-        now = time.perf_counter()
-        self.parts[name], self.last = round(now - self.last, 2), now
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of all parts and their total."""
-        return {**self.parts, "total": round(time.perf_counter() - self.start, 2)}
 
 
 def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSettings) -> PairEvaluator:
@@ -276,21 +252,6 @@ def _choose_device(device: str | None) -> bool:
     return wanted.type == "cpu"
 
 
-@contextlib.contextmanager
-def _progress_bars(shown: bool) -> Iterator[None]:
-    """Hide the progress bars of loading and tokenizing, unless they are wanted."""
-    if shown:
-        yield
-        return
-    transformers_logging.disable_progress_bar()
-    datasets_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.enable_progress_bar()
-        datasets_logging.enable_progress_bar()
-
-
 def _described(name: str, model: Any, device: str) -> dict[str, Any]:
     return {
         "name": name,
@@ -300,10 +261,6 @@ def _described(name: str, model: Any, device: str) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": device,
     }
-
-
-def _rule(match: str) -> str:
-    return "the class with the largest logit is the label" if match == LABEL else MATCHES[match].description
 
 
 def _fingerprint(path: Path, rows: Dataset) -> str:

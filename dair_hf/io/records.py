@@ -37,12 +37,7 @@ class _TableRow(NamedTuple):
 
 
 def load_records(path: FilePath, faulty: list[int] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a file, as stored; cells of CSV and TSV are texts.
-
-    Args:
-        path: `.csv`, `.tsv` or `.parquet`; any other name is JSON lines or an array of JSON objects.
-        faulty: Receives the numbers of lines that hold no JSON object; None: such a line is an error.
-    """
+    """Return the rows of a file, as stored; lines of JSON that hold no object are added to `faulty`, or an error."""
     kind = Path(path).suffix.lower()
     if kind in DELIMITERS:
         return [row.cells for row in read_table(read_bytes(path), str(path), DELIMITERS[kind])]
@@ -155,11 +150,7 @@ def read_predictions(path: FilePath) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def paused_gc() -> Iterator[None]:
-    """Disable cyclic garbage collection while many small objects without cycles are created.
-
-    Tens of thousands of row dictionaries trigger frequent collections of the whole heap, which take about half the
-    time of reading and rewriting rows.
-    """
+    """Disable garbage collection while rows are read, of which it takes half the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

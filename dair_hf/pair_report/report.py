@@ -71,13 +71,10 @@ class PairReport:
         worst = min(len(self.worst), DOTS)
         numbers = range(worst, x.size, 1 + x.size // DOTS), range(min(worst, x.size))
         others, shown = ("".join(f"M{x[pair]:.0f} {SIZE - y[pair]:.0f}h.01" for pair in chosen) for chosen in numbers)
-        facts = (
-            f"{name.replace('_', ' ')} {value:{',' if isinstance(value, int) else '.3g'}}"
-            for name, value in self.summary.items()
-            if isinstance(value, (int, float))
-        )
+        known = {name: value for name, value in self.summary.items() if value is not None}
+        facts = ", ".join(f"{name.replace('_', ' ')} {value:.5g}" for name, value in known.items())
         return (
-            f"<b>{escape(self.title)}</b><br>{', '.join(facts)}<br>"
+            f"<b>{escape(self.title)}</b><br>{facts}<br>"
             f'<svg width="{SIZE}" height="{SIZE}" style="overflow: visible; margin: 8px" stroke-linecap="round">'
             f'<path d="M0 {SIZE}L{SIZE} 0" stroke="#e4e7eb"/><path d="{others}" stroke="#9aa5b1" stroke-width="4"/>'
             f'<path d="{shown}" stroke="#d55e00" stroke-width="4"/></svg><br>Each dot is a pair: the root of its '
@@ -113,10 +110,8 @@ def _json_value(value: Any) -> Any:
         return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_json_value(item) for item in value]
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return _json_value(value.tolist())
-    if isinstance(value, np.generic):
-        return _json_value(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)

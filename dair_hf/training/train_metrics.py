@@ -92,15 +92,10 @@ def sum_terms(
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Return the sums of one batch: `[13]`, the fields of `_TermSums`, in `_sums_dtype`.
+    """Return the sums of one batch, `[13]`: the fields of `_TermSums`; `exists` is False for rows of padding.
 
     A pair counts as unlearned if one of its gradient weights is negative: `c = w + lambda dR/dl` of the original or
-    `c~ = w~ + lambda dR/dl~` of any partner, with lambda in pair units (`lambda * tokens / (2 * pairs)` with
-    `normalization="token"`).
-
-    `slopes` are `dR/dl` and the lowest `dR/dl~` of the partners (`lowest_slopes`), each `[B]`, and `gradients` the
-    results of `lambda_control.root_gradients`, `[B, 2]`. `exists` is False for rows that only give all ranks equally
-    many; `was_run` is None if all originals were run; `positions` counts input tokens and positions with padding.
+    `c~ = w~ + lambda dR/dl~` of any partner, with lambda in pair units (`lambda * tokens / (2 * pairs)`).
     """
     unlearned = terms.has_partner.new_zeros(())
     per_pair = dair_lambda
@@ -133,10 +128,7 @@ def sum_terms(
 
 
 def lowest_slopes(slopes: PairSlopes | None, terms: PairTerms) -> tuple[Tensor, Tensor]:
-    """Return the slope of R by the original's loss, and the lowest slope by the loss of a partner, each `[B]`.
-
-    Both are 0 without a partner, and for an R that is not a function of the losses (`slopes` is None).
-    """
+    """Return the slope of R by the original's loss, and the lowest by a partner's, each `[B]`; 0 without one."""
     if slopes is None or slopes.partners.shape[1] == 0:
         return torch.zeros_like(terms.original), torch.zeros_like(terms.original)
     return slopes.original, slopes.partners.amin(1)
@@ -148,15 +140,7 @@ def _sums_dtype(device: torch.device) -> torch.dtype:
 
 
 def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
-    """Return the logged metrics of `_TermSums` since the last log: means per row and per pair, shares, and counts.
-
-    These are `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair, means over the partners
-    of a row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs, in [0, 2] for "sq" and "l1"),
-    `gradient_share` (of lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows,
-    `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
-    tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`. Metrics that are undefined for the
-    method or the data are left out.
-    """
+    """Return the logged means per row and per pair, shares, and counts; undefined metrics are left out."""
     total: dict[str, float] = dict(zip(_TermSums._fields, sums.tolist(), strict=True))
     means: dict[str, float] = {
         "partner_share": total["pairs"] / max(total["rows"], 1.0),

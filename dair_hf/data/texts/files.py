@@ -93,13 +93,7 @@ def with_row_ids(rows: datasets.Dataset) -> datasets.Dataset:
 
 
 def read_pairs(path: Path, *, needs_partners: bool = True, **source: str | None) -> datasets.Dataset:
-    """Read the rows of a file of pairs, of a folder of `datasets`, or of a data set on the Hub.
-
-    Args:
-        path: As in `pairs_from_jsonl`.
-        needs_partners: Whether there must be columns of partners.
-        **source: As in `pairs_from_jsonl`.
-    """
+    """Read the rows of a file of pairs, a folder of `datasets`, or a data set on the Hub; see `pairs_from_jsonl`."""
     require_pairs_file(path)
     kind, given = path.suffix.lower(), {name for name, value in source.items() if value is not None}
     is_saved = any((path / name).exists() for name in SAVED)
