@@ -11,6 +11,7 @@ import numpy as np
 
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
+from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.io.files import FilePath, read_json
 
 FORMAT = "dair_hf pair report 1"
@@ -71,10 +72,12 @@ class PairReport:
         worst = min(len(self.worst), DOTS)
         numbers = range(worst, x.size, 1 + x.size // DOTS), range(min(worst, x.size))
         others, shown = ("".join(f"M{x[pair]:.0f} {SIZE - y[pair]:.0f}h.01" for pair in chosen) for chosen in numbers)
-        known = {name: value for name, value in self.summary.items() if value is not None}
-        facts = ", ".join(f"{name.replace('_', ' ')} {value:.5g}" for name, value in known.items())
+        known = {name: None if has_few_pairs(self.summary, name) else value for name, value in self.summary.items()}
+        texts = (
+            f"{name.replace('_', ' ')} {'-' if value is None else f'{value:.5g}'}" for name, value in known.items()
+        )
         return (
-            f"<b>{escape(self.title)}</b><br>{facts}<br>"
+            f"<b>{escape(self.title)}</b><br>{', '.join(texts)}<br>"
             f'<svg width="{SIZE}" height="{SIZE}" style="overflow: visible; margin: 8px" stroke-linecap="round">'
             f'<path d="M0 {SIZE}L{SIZE} 0" stroke="#e4e7eb"/><path d="{others}" stroke="#9aa5b1" stroke-width="4"/>'
             f'<path d="{shown}" stroke="#d55e00" stroke-width="4"/></svg><br>Each dot is a pair: the root of its '

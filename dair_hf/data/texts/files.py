@@ -100,7 +100,7 @@ def read_pairs(path: Path, *, needs_partners: bool = True, **source: str | None)
     with explained(f"{path}: cannot be read" + " from the Hub, nor is it a path" * is_hub_id(path), Exception):
         if is_saved:
             rows = datasets.load_from_disk(path)
-        elif not path.is_file():
+        elif path.is_dir() or is_hub_id(path):
             rows, given = datasets.load_dataset(path.as_posix(), **source), set()
         elif kind == PARQUET:  # with the types of columns, such as class names and images
             rows = datasets.Dataset(pyarrow.parquet.read_table(path))
