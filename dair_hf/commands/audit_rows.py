@@ -75,7 +75,7 @@ def read_audited(
     inputs: Collection[str] | None = None,
     labels: Collection[str] | None = None,
     paired: bool = True,
-    **source: str | None,
+    **source: Any,
 ) -> PairRows:
     """Read a file of pairs. JSON lines that hold no object are noted; other kinds are read as for training."""
     invalid: list[int] = []
@@ -111,11 +111,7 @@ def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:
 
 
 def refusal_of(data: PairRows) -> str | None:
-    """Return the message with which training refuses the rows' file before loading a model; None if it accepts it.
-
-    Lines that hold no JSON are a finding of their own. Rows with the model's own columns are not read as texts, and
-    chats are read only if the file has no columns of another form: the model decides which form is trained on.
-    """
+    """Return the message with which training refuses the rows' file before loading a model; None if it accepts it."""
     from dair_hf.data.texts.chat import messages_to_learn
     from dair_hf.data.texts.files import pairs_from_jsonl
     from dair_hf.data.texts.forms import CHATS, COMPLETIONS, FORMS, INPUT_IDS, name_of, tools_of, view_of

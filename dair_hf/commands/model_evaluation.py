@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import tempfile
@@ -98,7 +97,8 @@ def evaluate_model(
             **answered_by,
             "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
             "settings": {**settings._asdict(), **used, "match": rule, "rule": words},
-            "metrics": {key: _finite(value) for key, value in found.metrics.items()},
+            # A ratio over nothing is NaN.
+            "metrics": {key: None if value != value else value for key, value in found.metrics.items()},
             **provenance(),
         }
         if is_first:
@@ -266,10 +266,6 @@ def _described(name: str, model: Any, device: str) -> dict[str, Any]:
 def _fingerprint(path: Path, rows: Dataset) -> str:
     """Return the SHA-256 of a file, or the fingerprint of a folder of `datasets`."""
     return f"sha256:{sha256_of(path)}" if path.is_file() else f"datasets:{rows._fingerprint}"
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table_of(metrics: dict[str, Any]) -> Sequence[Sequence[str]]:

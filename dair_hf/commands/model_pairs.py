@@ -161,10 +161,7 @@ def _load_tokenizer(name: str) -> Any:
 
 
 def _has_tokenizer_files(name: str, tokenizer: Any) -> bool:
-    """Return whether a model has a file with the vocabulary of its tokenizer.
-
-    Without one, transformers builds a tokenizer of the special tokens, for which every word is unknown.
-    """
+    """Return whether a model has a vocabulary; without, transformers builds a tokenizer that knows no word."""
     files = set(tokenizer.vocab_files_names.values())
     files |= set(VOCABULARY_FILES) if files else {"tokenizer_config.json"}  # some read bytes and need no vocabulary
     return _first_cached(name, sorted(files)) is not None

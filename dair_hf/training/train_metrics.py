@@ -92,11 +92,7 @@ def sum_terms(
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Return the sums of one batch, `[13]`: the fields of `_TermSums`; `exists` is False for rows of padding.
-
-    A pair counts as unlearned if one of its gradient weights is negative: `c = w + lambda dR/dl` of the original or
-    `c~ = w~ + lambda dR/dl~` of any partner, with lambda in pair units (`lambda * tokens / (2 * pairs)`).
-    """
+    """Return the sums of one batch, `[13]`: the fields of `_TermSums`; `exists` is False for rows of padding."""
     unlearned = terms.has_partner.new_zeros(())
     per_pair = dair_lambda
     if args.normalization == "token":
@@ -105,6 +101,7 @@ def sum_terms(
         weight, augmented_weight = args.pair_weights
         # Token normalization has the sum of the losses of several partners, not their mean.
         count = terms.partners if args.normalization == "token" else 1
+        # Unlearned: c = w + lambda dR/dl < 0, or c~ = w~ + lambda dR/dl~ < 0 of any partner, with lambda in pair units.
         weights = weight + per_pair * slopes[0], augmented_weight * count + per_pair * slopes[1]
         unlearned = ((torch.minimum(*weights) < 0) & terms.has_partner).sum()
     regularizer_gradient, loss_gradient = gradients.sum(0)

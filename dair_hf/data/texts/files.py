@@ -29,7 +29,7 @@ WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
 NUMBER = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-def pairs_from_jsonl(paths: str | Path | Sequence[str | Path], **source: str | None) -> datasets.Dataset:
+def pairs_from_jsonl(paths: str | Path | Sequence[str | Path], **source: Any) -> datasets.Dataset:
     """Read paired texts from JSON lines, JSON, CSV, Parquet or the Hub, and check their columns and cells.
 
     A row has the columns of one form; its partner has the same with the prefix `augmented_`, its second partner with
@@ -92,7 +92,7 @@ def with_row_ids(rows: datasets.Dataset) -> datasets.Dataset:
     return rows.add_column(ROW_ID, [str(number) for number in range(len(rows))])
 
 
-def read_pairs(path: Path, *, needs_partners: bool = True, **source: str | None) -> datasets.Dataset:
+def read_pairs(path: Path, *, needs_partners: bool = True, **source: Any) -> datasets.Dataset:
     """Read the rows of a file of pairs, a folder of `datasets`, or a data set on the Hub; see `pairs_from_jsonl`."""
     require_pairs_file(path)
     kind, given = path.suffix.lower(), {name for name, value in source.items() if value is not None}
@@ -136,10 +136,8 @@ def _cells(name: str, texts: Sequence[str | None]) -> list[Any]:
 
 
 def _with_mixed_types(columns: dict[str, list[Any]]) -> datasets.Dataset:
-    """Return columns as a data set; a field may be a text in one row and something else in another.
-
-    The type `Json` of `datasets` takes a text that is valid JSON for what it says, so texts there are encoded first.
-    """
+    """Return columns as a data set; a field may be a text in one row and something else in another."""
+    # The type `Json` takes a text that is valid JSON for what it says, so texts there are encoded first.
     rows = datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
     if "Json(" not in repr(rows.features):
         return rows
