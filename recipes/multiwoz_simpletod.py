@@ -33,6 +33,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
+import transformers
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
@@ -94,10 +96,10 @@ MISLEADING_COLUMNS = [
     Column("all_correct", "all right"),
 ]
 MISLEADING_NOTE = (
-    "Known: names of the training dialogues, in the area in which training has them. Unseen: names that no training "
-    "dialogue has, over the turns in which a name changes. Misleading: known names in another area, over the turns "
-    "whose state has an area and a name. CM: of the turns right with known names, the share that stays right. All "
-    "right: turns in which a name changes, right with all their names. All figures"
+    "JGA: share of right turns. Known: names of the training dialogues, in their area. Unseen: names that no training "
+    "dialogue has, in turns with a name that changes. Misleading: known names in another area, in turns with an area "
+    "and a name. CM: of the turns right with known names, the share that stays right. All right: right with all names. "
+    "All figures"
 )
 NOTE = (
     "Both right: turns in which a name changes; CM: such turns whose state also changes. JGA unseen and CM, all "
@@ -174,6 +176,10 @@ def main() -> None:
     """Train all unfinished runs and write the table."""
     data, model, comparison, args = parse_arguments([DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig])
     folder = claim_output_folder(args)
+    if data.source == "demo":  # its data take seconds
+        for library in (datasets, transformers):
+            library.utils.logging.disable_progress_bar()
+        print("In each log: mean loss, losses of originals (views) and partners, consistency R.", flush=True)
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)

@@ -36,6 +36,7 @@ _DATA, _ASIDE = "DAIR_DATA", "DAIR_DATA_OF_MARKED_TESTS"
 if _DATA in os.environ:
     os.environ[_ASIDE] = os.environ.pop(_DATA)
 
+pytest_plugins = ["tests.fixtures.hub_server"]
 
 def pytest_collection_finish() -> None:
     """Leave what was imported out of garbage collections: accelerate starts a full one in every training."""

@@ -12,19 +12,29 @@ import typer
 from dair_hf.errors import DataError
 from dair_hf.io.commands import FINDINGS, printable
 
+# Options of `datasets.load_dataset`.
+Split = Annotated[str | None, typer.Option(help="Split of a data set on the Hub, or in a folder.", show_default=False)]
+Name = Annotated[str | None, typer.Option("--config", "--name", help="Its configuration.", show_default=False)]
+Revision = Annotated[str | None, typer.Option(help="Its branch, tag or commit on the Hub.", show_default=False)]
+
 
 def audit_file(
     pairs: Annotated[
         Path,
         typer.Argument(
-            help="Paired rows: .jsonl, .json, .csv or .parquet, or a folder of `datasets` (save_to_disk).",
+            help="Paired rows: .jsonl, .json, .csv or .parquet, a folder of `datasets`, or user/name of a data set on "
+            "the Hub.",
             show_default=False,
         ),
     ],
     against: Annotated[
         Path | None,
-        typer.Option(help="Another file, such as the training file: report what is in both.", show_default=False),
+        typer.Option(help="Other rows, such as the training file: report what is in both.", show_default=False),
     ] = None,
+    against_split: Annotated[str | None, typer.Option(help="Split of these rows.", show_default=False)] = None,
+    split: Split = None,
+    name: Name = None,
+    revision: Revision = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,8 +66,10 @@ def audit_file(
     from dair_hf.commands.audit_findings import audit_rows, label_changes
     from dair_hf.commands.audit_rows import TOOLS, read_audited, refusal_of
 
-    data = read_audited(pairs, inputs, labels)
-    other = None if against is None else read_audited(against, labels=labels, paired=False)
+    source = {"name": name, "split": split, "revision": revision}
+    data = read_audited(pairs, inputs, labels, **source)
+    of_other = {**(source if against == pairs else {}), "split": against_split}
+    other = None if against is None else read_audited(against, labels=labels, paired=False, **of_other)
     if other is not None and (missing := [name for name in data.inputs if name not in (*other.columns, TOOLS)]):
         raise DataError(f"{against}: expected the column {missing[0]!r} of {pairs}, got {list(other.columns)}")
     refusal = refusal_of(data) if inputs is None and labels is None else None
@@ -67,6 +79,7 @@ def audit_file(
     if as_json:
         result: dict[str, Any] = {
             "file": str(pairs),
+            **{option: value for option, value in source.items() if value is not None},
             "against": None if against is None else str(against),
             "inputs": list(data.inputs),
             "labels": list(data.labels),
@@ -78,9 +91,8 @@ def audit_file(
         compared = f"input {', '.join(data.inputs) or 'none'}; label {', '.join(data.labels) or 'none'}"
         changed = ", ".join(f"{name.replace('_', ' ')} in {count}" for name, count in counts.items() if "label" in name)
         sizes = ", ".join(filter(None, [f"{len(data.rows)} rows, {partners} partners", changed]))
-        typer.echo(f"{pairs}: {sizes} ({compared})")
+        number = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        typer.echo(f"{pairs}: {sizes} ({compared}): {number if findings else 'nothing is wrong'}")
         for finding in findings:
             typer.echo(printable(finding.line()))
-        number = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
-        typer.echo(number if findings else "nothing is wrong")
     return FINDINGS if strict and findings else 0

@@ -131,10 +131,7 @@ def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | Non
 
 
 def label_changes(data: PairRows) -> dict[str, int]:
-    """Return the number of partners whose label changed, and whose label did not.
-
-    A pair in which a view has no label counts as neither.
-    """
+    """Return the number of partners whose label changed, and whose label did not, of those with both labels."""
     labels = [(data.label_of(row, 0), data.label_of(row, view)) for _, row, view in data.pairs()]
     changed = Counter(first != second for first, second in labels if not any(map(_is_empty, (*first, *second))))
     return {"label_changed": changed[True], "label_unchanged": changed[False]} if data.labels else {}

@@ -31,6 +31,7 @@ class PairRows:
     inputs: Sequence[str]
     labels: Sequence[str]
     invalid_lines: Sequence[int] = field(default=())
+    source: Mapping[str, str | None] = field(default_factory=dict)
 
     @cached_property
     def views(self) -> list[int]:
@@ -70,17 +71,21 @@ class PairRows:
 
 
 def read_audited(
-    path: Path, inputs: Collection[str] | None = None, labels: Collection[str] | None = None, paired: bool = True
+    path: Path,
+    inputs: Collection[str] | None = None,
+    labels: Collection[str] | None = None,
+    paired: bool = True,
+    **source: Any,
 ) -> PairRows:
     """Read a file of pairs. JSON lines that hold no object are noted; other kinds are read as for training."""
     invalid: list[int] = []
     found: Iterable[Mapping[str, Any]]
-    if path.suffix.lower() in JSON_KINDS and path.is_file():
+    if path.suffix.lower() in JSON_KINDS and path.is_file() and not any(source.values()):
         found = load_records(path, invalid)
     else:
         from dair_hf.data.texts.files import read_pairs, with_row_ids
 
-        found = with_row_ids(read_pairs(path, needs_partners=paired))
+        found = with_row_ids(read_pairs(path, needs_partners=paired, **source))
     # Training takes NaN, as in a column of numbers with empty cells, for no value.
     rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -91,7 +96,7 @@ def read_audited(
     chosen = list(labels) if labels is not None else [name for name in LABEL_NAMES if name in columns]
     if inputs is None:
         inputs = _inputs_among(columns, chosen)
-    return PairRows(path, rows, columns, list(inputs), chosen, invalid)
+    return PairRows(path, rows, columns, list(inputs), chosen, invalid, source)
 
 
 def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:
@@ -106,11 +111,7 @@ def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:
 
 
 def refusal_of(data: PairRows) -> str | None:
-    """Return the message with which training refuses the rows' file before loading a model; None if it accepts it.
-
-    Lines that hold no JSON are a finding of their own. Rows with the model's own columns are not read as texts, and
-    chats are read only if the file has no columns of another form: the model decides which form is trained on.
-    """
+    """Return the message with which training refuses the rows' file before loading a model; None if it accepts it."""
     from dair_hf.data.texts.chat import messages_to_learn
     from dair_hf.data.texts.files import pairs_from_jsonl
     from dair_hf.data.texts.forms import CHATS, COMPLETIONS, FORMS, INPUT_IDS, name_of, tools_of, view_of
@@ -123,7 +124,7 @@ def refusal_of(data: PairRows) -> str | None:
         return None
 
     try:
-        rows = pairs_from_jsonl(data.path)
+        rows = pairs_from_jsonl(data.path, **data.source)
         forms = [form for form in FORMS if set(form.needed) <= {*rows.column_names}]
         for number, row in enumerate(rows if forms in ([CHATS], [COMPLETIONS]) else ()):
             for view in (0, *partner_numbers(rows.column_names)):

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from dair_hf.commands.audit import Name, Revision, Split
+
 
 def evaluate_file(
     model: Annotated[
@@ -19,12 +21,15 @@ def evaluate_file(
     pairs: Annotated[
         Path,
         typer.Argument(
-            help="Paired rows: .jsonl, .json, .csv or .parquet, or a folder of `datasets` (save_to_disk). Columns text "
-            "and label for classifiers; prompt and completion, messages, or source and target for models that "
-            "generate; each also with the prefix augmented_.",
+            help="Paired rows: .jsonl, .json, .csv or .parquet, a folder of `datasets`, or user/name of a data set on "
+            "the Hub. Columns text and label for classifiers; prompt and completion, messages, or source and target "
+            "for models that generate; each also with the prefix augmented_.",
             show_default=False,
         ),
     ],
+    split: Split = None,
+    name: Name = None,
+    revision: Revision = None,
     output: Annotated[str, typer.Option(help="Folder for evaluation.json and predictions.jsonl.")] = "pair_evaluation",
     match: Annotated[
         str | None,
@@ -58,7 +63,7 @@ def evaluate_file(
     ] = False,
     groups: Annotated[
         list[str] | None,
-        typer.Option("--group", help="Column by which the report breaks losses down; may be given several times."),
+        typer.Option("--group", help="Column by which the report breaks losses down; may be repeated; sets --report."),
     ] = None,
     progress: Annotated[bool, typer.Option(help="Show progress bars on stderr.")] = True,
     overwrite: Annotated[
@@ -82,8 +87,9 @@ def evaluate_file(
     # Slow imports, after the checks that do not need them.
     from dair_hf.commands.model_evaluation import EvaluationSettings, evaluate_model, table_of
 
-    settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, device)
-    report_groups = groups or [] if report else None
+    source = {"name": name, "split": split, "revision": revision}
+    settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, device, source)
+    report_groups = groups or ([] if report else None)
     record = evaluate_model(model, pairs, Path(output), settings, report_groups, progress, overwrite, started)
     if int(os.environ.get("RANK", "0")):
         return
@@ -100,6 +106,9 @@ def evaluate_file(
 
 def print_prompts(
     pairs: Annotated[Path, typer.Argument(help="Paired rows, as for `dair-hf evaluate`.", show_default=False)],
+    split: Split = None,
+    name: Name = None,
+    revision: Revision = None,
 ) -> None:
     """Print the prompt of each view of all pairs, for another program to answer: JSON of row_id, view and prompt.
 
@@ -111,4 +120,5 @@ def print_prompts(
     from dair_hf.data.texts.files import read_pairs, with_row_ids  # slow
     from dair_hf.evaluation.text_views import TextViews
 
-    typer.echo("\n".join(map(json.dumps, TextViews(with_row_ids(read_pairs(pairs))).prompts)))
+    rows = read_pairs(pairs, name=name, split=split, revision=revision)
+    typer.echo("\n".join(map(json.dumps, TextViews(with_row_ids(rows)).prompts)))

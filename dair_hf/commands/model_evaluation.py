@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +33,7 @@ from dair_hf.io.records import PREDICTIONS_FILE
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.build import ReportOptions, build_report, label_names
 from dair_hf.pair_report.page import require_report_libraries, write_report
+from dair_hf.pair_report.report import PairReport
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
 RECORD_FILE = "evaluation.json"
@@ -50,6 +50,11 @@ class EvaluationSettings(NamedTuple):
     limit: int | None
     clusters: str | None
     device: str | None
+    source: dict[str, str | None]  # options of `datasets.load_dataset`
+
+
+# Evaluation, what answered, the settings that were used, and the report.
+_Evaluated = tuple[PairEvaluation, dict[str, Any], dict[str, Any], PairReport | None]
 
 
 def evaluate_model(
@@ -63,8 +68,6 @@ def evaluate_model(
     started: float,
 ) -> dict[str, Any]:
     """Evaluate a model, or answers in a .jsonl, on pairs; write record, predictions, and a report for any groups."""
-    clock = _Clock(started)
-    clock.lap("imports")
     answers = [Path(name)] if name.endswith(JSON_LINES) else []
     use_cpu = not answers and _choose_device(settings.device)
     if report_groups is not None:
@@ -73,47 +76,29 @@ def evaluate_model(
             raise DataError(f"--report: expected a model, whose losses it shows, got the answers {name}")
     is_first = int(os.environ.get("RANK", "0")) == 0
     output = atomic_folder(folder, [path, *answers], overwrite) if is_first else contextlib.nullcontext(folder)
-    with _progress_bars(show_progress), output as written, tempfile.TemporaryDirectory() as scratch:
-        all_rows = with_row_ids(read_pairs(path))
+    if not show_progress:  # of loading and tokenizing
+        transformers_logging.disable_progress_bar()
+        datasets_logging.disable_progress_bar()
+    with output as written, tempfile.TemporaryDirectory() as scratch:
+        all_rows = with_row_ids(read_pairs(path, **settings.source))
         rows = all_rows.select(range(min(settings.limit or len(all_rows), len(all_rows))))
-        clock.lap("reading")
-        model = report = None
+        model: Any = None
         if answers:
-            evaluator, views = _evaluator_for(name, None, rows, settings), TextViews(rows)
-            units, _ = evaluator.units_and_masks(views, None)
-            given = views.read_answers(name, ignored=all_rows[ROW_ID][len(rows) :])
-            found = evaluator.evaluate_views(views, list(map(str, given)), views.references, units)
-            used: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
-            answered_by: dict[str, Any] = {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}
+            found, answered_by, used, report = _evaluated_answers(
+                name, rows, settings, ignored=all_rows[ROW_ID][len(rows) :]
+            )
         else:
             model, tokenizer = load_trained(name)
-            evaluator = _evaluator_for(name, model, rows, settings)
-            evaluator.cluster_column(rows.column_names)  # refuses a column that is missing
-            if missing := set(report_groups or ()).difference(rows.column_names):
-                raise DataError(f"--group: expected columns of {path}, {rows.column_names}, got {sorted(missing)}")
-            clock.lap("loading")
             trainer = pair_trainer(name, model, tokenizer, scratch, settings, show_progress, use_cpu)
-            pairs = tokenized(rows, trainer, path)
-            if trainer.generates:
-                _warn_of_lost_targets(pairs, tokenizer, evaluator.references, str(evaluator.preset))
-            else:
-                _require_known_classes(pairs, model, path)
-            clock.lap("tokenizing")
-            found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
-            clock.lap("answering")
-            if report_groups is not None:
-                options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
-                report = build_report(trainer, pairs, found, options)
-                clock.lap("report")
-            answered_by = {"model": _described(name, model, str(trainer.args.device))}
-            # The default depends on the model; token ids are not cut.
-            used = {"max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length}
-        rule = str(evaluator.preset)
+            found, answered_by, used, report = _evaluated_model(name, trainer, path, rows, settings, report_groups)
+        rule = str(found.evaluator.preset)
+        words = "the class with the largest logit is the label" if rule == LABEL else MATCHES[rule].description
         record = {
             **answered_by,
             "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
-            "settings": {**settings._asdict(), **used, "match": rule, "rule": _rule(rule)},
-            "metrics": {key: _finite(value) for key, value in found.metrics.items()},
+            "settings": {**settings._asdict(), **used, "match": rule, "rule": words},
+            # A ratio over nothing is NaN.
+            "metrics": {key: None if value != value else value for key, value in found.metrics.items()},
             **provenance(),
         }
         if is_first:
@@ -122,9 +107,48 @@ def evaluate_model(
                 report.settings = {"model": name, "steps": report.settings["steps"]}
                 write_report(report, written)
             record["files"] = [RECORD_FILE, *sorted(file.name for file in written.iterdir())]
-            record["seconds"] = clock.seconds()
+            record["seconds"] = {"total": round(time.perf_counter() - started, 2)}
             write_json(written / RECORD_FILE, record)
     return record
+
+
+def _evaluated_answers(name: str, rows: Dataset, settings: EvaluationSettings, ignored: Sequence[str]) -> _Evaluated:
+    """Evaluate the answers of a file, which may also answer the ignored rows."""
+    evaluator, views = _evaluator_for(name, None, rows, settings), TextViews(rows)
+    units, _ = evaluator.units_and_masks(views, None)
+    given = views.read_answers(name, ignored=ignored)
+    found = evaluator.evaluate_views(views, list(map(str, given)), views.references, units)
+    unused: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
+    return found, {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}, unused, None
+
+
+def _evaluated_model(
+    name: str,
+    trainer: Any,
+    path: Path,
+    rows: Dataset,
+    settings: EvaluationSettings,
+    report_groups: Sequence[str] | None,
+) -> _Evaluated:
+    """Evaluate the model of a trainer, with a report for any groups."""
+    model = trainer.model
+    evaluator = _evaluator_for(name, model, rows, settings)
+    evaluator.cluster_column(rows.column_names)  # refuses a column that is missing
+    if missing := set(report_groups or ()).difference(rows.column_names):
+        raise DataError(f"--group: expected columns of {path}, {rows.column_names}, got {sorted(missing)}")
+    pairs = tokenized(rows, trainer, path)
+    if trainer.generates:
+        _warn_of_lost_targets(pairs, trainer.processing_class, evaluator.references, str(evaluator.preset))
+    else:
+        _require_known_classes(pairs, model, path)
+    found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
+    report = None
+    if report_groups is not None:
+        options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
+        report = build_report(trainer, pairs, found, options)
+    # The default depends on the model; token ids are not cut.
+    used = {"max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length}
+    return found, {"model": _described(name, model, str(trainer.args.device))}, used, report
 
 
 def _write_predictions(found: PairEvaluation, model: Any, rule: str, folder: Path) -> None:
@@ -133,23 +157,6 @@ def _write_predictions(found: PairEvaluation, model: Any, rule: str, folder: Pat
         names = label_names(model)
         predictions, references = ([names(int(value)) for value in values] for values in (predictions, references))
     found.views.write(folder / PREDICTIONS_FILE, predictions, references, found.correct, found.clusters)
-
-
-class _Clock:
-    """Wall time of the parts of a command."""
-
-    def __init__(self, started: float) -> None:
-        self.start = self.last = started
-        self.parts: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        """End a part."""
-        now = time.perf_counter()
-        self.parts[name], self.last = round(now - self.last, 2), now
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of all parts and their total."""
-        return {**self.parts, "total": round(time.perf_counter() - self.start, 2)}
 
 
 def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSettings) -> PairEvaluator:
@@ -245,21 +252,6 @@ def _choose_device(device: str | None) -> bool:
     return wanted.type == "cpu"
 
 
-@contextlib.contextmanager
-def _progress_bars(shown: bool) -> Iterator[None]:
-    """Hide the progress bars of loading and tokenizing, unless they are wanted."""
-    if shown:
-        yield
-        return
-    transformers_logging.disable_progress_bar()
-    datasets_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.enable_progress_bar()
-        datasets_logging.enable_progress_bar()
-
-
 def _described(name: str, model: Any, device: str) -> dict[str, Any]:
     return {
         "name": name,
@@ -271,17 +263,9 @@ def _described(name: str, model: Any, device: str) -> dict[str, Any]:
     }
 
 
-def _rule(match: str) -> str:
-    return "the class with the largest logit is the label" if match == LABEL else MATCHES[match].description
-
-
 def _fingerprint(path: Path, rows: Dataset) -> str:
     """Return the SHA-256 of a file, or the fingerprint of a folder of `datasets`."""
     return f"sha256:{sha256_of(path)}" if path.is_file() else f"datasets:{rows._fingerprint}"
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table_of(metrics: dict[str, Any]) -> Sequence[Sequence[str]]:

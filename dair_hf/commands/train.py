@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -19,7 +20,6 @@ from dair_hf.io.files import decode_utf8, read_bytes, read_yaml
 # Everything after CONFIG is for the recipe, also `--help`.
 CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False}
 _YAML = (".yaml", ".yml")
-LIST_WIDTH = 100  # columns
 
 
 class _Configuration(NamedTuple):
@@ -139,8 +139,9 @@ def _print_list(as_json: bool) -> None:
         typer.echo(json.dumps(listed, ensure_ascii=False))
         return
     width = max(len(item.name) for item in found)
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for item in found:
-        trains = textwrap.shorten(item.trains, LIST_WIDTH - width - 2, placeholder=" ...")
+        trains = textwrap.shorten(item.trains, max(20, columns - width - 2), placeholder=" ...")
         typer.echo(f"{item.name:<{width}}  {trains}")
     typer.echo("with needs and time: dair-hf train --list --json")
     typer.echo(f"launchers for --launch: {', '.join(launchers)}")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import math
+import shutil
+import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -249,7 +252,7 @@ def compare(
     if PartialState().is_main_process and (kept := [name for name, record in finished.items() if record is not None]):
         print(f"{folder}: finished earlier, not repeated: {', '.join(kept)}")
     records = []
-    for run in runs:
+    for run in _announced(runs, finished):
         record = finished[run.name]
         if record is None:
             settings = fingerprint(config, run.args, data)
@@ -271,12 +274,25 @@ def compare(
         )
         notes = [*notes, f"From earlier calls: {', '.join(names)}."]
     table = write_comparison(folder, title, [*records, *earlier], columns, notes)
-    print(f"\n{table}\n")
-    if paired := write_paired(folder, [*records, *earlier]):
-        print(f"{paired}\n")
+    width = shutil.get_terminal_size().columns
+    print("\n".join(["", table, "", *(textwrap.fill(note, width) for note in notes), ""]))
+    if (paired := write_paired(folder, [*records, *earlier])) and len({record["seed"] for record in records}) > 1:
+        print(f"{paired}\n")  # of one seed there are no intervals
     duration = timedelta(seconds=round(time.perf_counter() - started))
-    print(f"Written to {folder} after {duration}: comparison.md, .json, .png and one JSON per run.")
+    print(f"Written to {folder} in {duration}: comparison.md, .json, .png, one JSON a run.")
     return table
+
+
+def _announced(runs: Sequence[Run], finished: Mapping[str, Any]) -> Iterator[Run]:
+    """Yield the runs; print the number of each that starts, and the time left by the mean of those before."""
+    started, names = time.perf_counter(), [run.name for run in runs if finished[run.name] is None]
+    for run in runs:
+        if run.name in names and PartialState().is_main_process:
+            number = names.index(run.name)
+            seconds = (time.perf_counter() - started) / max(1, number) * (len(names) - number)
+            left = f", about {math.ceil(seconds / 60)} min left" if number else ""
+            print(f"run {number + 1} of {len(names)}: {run.name}{left}", flush=True)
+        yield run
 
 
 def _prepare_run_folder(folder: Path, settings: str) -> None:

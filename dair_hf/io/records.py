@@ -24,6 +24,7 @@ PAIR_KINDS = (".jsonl", ".json", ".csv", ".parquet")
 PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
 CLUSTER_KEY = "cluster"  # optional last key
 PREDICTIONS_FILE = "predictions.jsonl"  # in the folder of a run, or of an evaluation
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # of a data set
 # An escape in JSON: a surrogate pair, half of one, or another.
 _ESCAPE = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<half>\\ud[89a-f][0-9a-f]{2})|\\.", re.I)
 
@@ -36,12 +37,7 @@ class _TableRow(NamedTuple):
 
 
 def load_records(path: FilePath, faulty: list[int] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a file, as stored; cells of CSV and TSV are texts.
-
-    Args:
-        path: `.csv`, `.tsv` or `.parquet`; any other name is JSON lines or an array of JSON objects.
-        faulty: Receives the numbers of lines that hold no JSON object; None: such a line is an error.
-    """
+    """Return the rows of a file, as stored; lines of JSON that hold no object are added to `faulty`, or an error."""
     kind = Path(path).suffix.lower()
     if kind in DELIMITERS:
         return [row.cells for row in read_table(read_bytes(path), str(path), DELIMITERS[kind])]
@@ -115,10 +111,17 @@ def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str
     return [_TableRow(where, {name: cells[name] for name in columns or header}) for where, cells in rows]
 
 
+def is_hub_id(path: Path) -> bool:
+    """Return whether a path is an id on the Hub, `user/name`, and not that of a file, be it there or not."""
+    is_file_name = path.suffix.lower() in (*PAIR_KINDS, *DELIMITERS)
+    return not is_file_name and HUB_ID.fullmatch(path.as_posix()) is not None and not path.exists()
+
+
 def require_pairs_file(path: Path) -> None:
-    """Refuse a path without a file of pairs or a folder of `datasets`."""
-    if not path.exists() or (path.is_file() and path.suffix.lower() not in PAIR_KINDS):
-        raise DataError(f"{path}: no such file of pairs; expected {', '.join(PAIR_KINDS)}, or a folder of datasets")
+    """Refuse a path that is neither a file of pairs, nor a folder of `datasets`, nor the id of a data set."""
+    if not is_hub_id(path) and (not path.exists() or (path.is_file() and path.suffix.lower() not in PAIR_KINDS)):
+        expected = f"expected {', '.join(PAIR_KINDS)}, a folder of datasets, or user/name of a data set on the Hub"
+        raise DataError(f"{path}: no such file of pairs; {expected}")
 
 
 def require_predictions_file(path: FilePath) -> None:
@@ -147,11 +150,7 @@ def read_predictions(path: FilePath) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def paused_gc() -> Iterator[None]:
-    """Disable cyclic garbage collection while many small objects without cycles are created.
-
-    Tens of thousands of row dictionaries trigger frequent collections of the whole heap, which take about half the
-    time of reading and rewriting rows.
-    """
+    """Disable garbage collection while rows are read, of which it takes half the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -19,7 +19,7 @@ from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator
 from dair_hf.evaluation.views import PairViews, views_of
 from dair_hf.io.processes import on_first_rank
 from dair_hf.pair_report.contents import PairContents, row_of
-from dair_hf.pair_report.page import require_report_libraries
+from dair_hf.pair_report.page import CURVES, require_report_libraries
 from dair_hf.pair_report.report import PAIR_COLUMNS, PairReport
 from dair_hf.pair_report.scores import (
     CM_AND_FLIPS,
@@ -35,16 +35,6 @@ from dair_hf.settings import Count, Settings
 Groups = str | Sequence[str] | Mapping[str, Sequence[Any]] | None
 
 WEIGHTS = ["weight_original", "weight_augmented"]
-CURVES = (
-    "loss_original",
-    "loss_augmented",
-    "consistency",
-    "inconsistency",
-    "unlearned_share",
-    "gradient_share",
-    "lambda_target",
-    "dair_lambda",
-)
 
 
 @dataclass(frozen=True)
@@ -234,7 +224,7 @@ def label_names(model: Any) -> Any:
 def _curves_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
     """Return the curves of the training logs."""
     curves: dict[str, dict[str, list[float]]] = {}
-    for name in CURVES:
+    for name in (name for _, _, values, *_ in CURVES for name in values):
         logs = [log for log in log_history if isinstance(log.get(name), (int, float))]
         if logs:
             curves[name] = {"step": [log["step"] for log in logs], "value": [log[name] for log in logs]}

@@ -48,13 +48,7 @@ def row_of(views: PairViews, row: int, partner: int = 1) -> tuple[dict[str, Any]
 
 
 class PairContents:
-    """Function that describes both views of a pair.
-
-    Args:
-        tokenizer: Decodes token ids; None: token ids are shown as numbers.
-        texts: Columns of text to show instead of tokens; None: decoded inputs and labels.
-        label_name: Class number -> its name.
-    """
+    """Function that describes both views of a pair: its columns of text, or else its decoded tokens."""
 
     def __init__(self, tokenizer: Any, texts: Sequence[str] | None, label_name: Callable[[int], str]) -> None:
         self.tokenizer = tokenizer
@@ -173,12 +167,7 @@ def _is_image(value: Any) -> bool:
 
 
 def _png_uris(original: Any, augmented: Any) -> tuple[str, str]:
-    """Return both images of a pair as `data:image/png` addresses, on one scale of brightness.
-
-    Integers are taken for 0 to 255, numbers in [0, 1] for shares of white. Others, such as pixels that were
-    standardized, are stretched from the lowest to the highest value of both images. With two channels, the first is red
-    and the second green.
-    """
+    """Return both images of a pair as `data:image/png` addresses, on one scale of brightness."""
     arrays = [_pixels(value) for value in (original, augmented)]
     if any(array.dtype.kind == "f" for array in arrays):
         low = min(float(np.nanmin(array)) for array in arrays)

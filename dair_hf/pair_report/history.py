@@ -15,18 +15,11 @@ from transformers import TrainerCallback
 from dair_hf.io.processes import gather_results
 
 MAX_ROWS = 2_000_000  # rows of a process that are tracked, about 150 bytes each; further rows of a stream are not
-MAX_HELD = 4096  # batches on the device, half a kilobyte each, before they are copied to the host
+MAX_HELD = 4096  # batches `[2, B, P]` on the device, half a kilobyte each, before they are copied to the host
 
 
 class PairHistory(TrainerCallback):
-    """Sums of `sqrt(l) - sqrt(l~)` of every row and partner over the training steps that saw them.
-
-    A fault that the model has memorized shows in the losses during training, but no longer in the final ones. A
-    batch adds a tensor `[2, B, P]` on the device, without waiting for it; thousands are copied to the host at once.
-
-    The history covers the last call of `train`. It is not part of checkpoints: after a resume it starts again. With
-    `DAIRConfig.pair_history=False` the trainer adds nothing.
-    """
+    """Sums of `sqrt(l) - sqrt(l~)` of every row and partner over the steps of the last call of `train`."""
 
     def __init__(self) -> None:
         self._number_of: dict[Any, int] = {}

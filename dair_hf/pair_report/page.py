@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from huggingface_hub import SpaceCardData
 
 from dair_hf.errors import explained
 from dair_hf.evaluation.statistics import has_few_pairs
@@ -94,11 +95,7 @@ def require_report_libraries() -> None:
 
 
 def _render_page(report: PairReport) -> str:
-    """Return the page of a report.
-
-    Scripts and styles are part of the page, and its content security policy forbids to load or run anything else. Texts
-    of the data are escaped.
-    """
+    """Return the page of a report; its content security policy forbids to load or run anything else."""
     require_report_libraries()
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -141,15 +138,13 @@ def require_report_folder(folder: FilePath) -> None:
 
 
 def write_report(report: PairReport, folder: FilePath) -> Path:
-    """Write `pair_report.json` and `pair_report.html` to a folder, and return the path of the page.
-
-    Args:
-        report: The report.
-        folder: Folder, which is created. Files of an earlier report are replaced, but no others.
-    """
+    """Write the page, its JSON, and the card of a static Space if there is no `README.md`; return the page's path."""
     page = _render_page(report)  # before anything is written
     require_report_folder(folder)
     write_json(Path(folder) / JSON_FILE, report.to_dict())
+    if not (card := Path(folder) / "README.md").exists():  # a model has its card there
+        data = SpaceCardData(title=report.title, sdk="static", app_file=PAGE_FILE, tags=["dair"])
+        write_text(card, f"---\n{data}\n---\n\nPair report of dair_hf. The data are in `{JSON_FILE}`.\n")
     return write_text(Path(folder) / PAGE_FILE, page)
 
 

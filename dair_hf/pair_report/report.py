@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from html import escape
 from typing import Any
 
 import numpy as np
 
+from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
+from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.io.files import FilePath, read_json
 
 FORMAT = "dair_hf pair report 1"
 JSON_FILE, PAGE_FILE = "pair_report.json", "pair_report.html"
 # Columns of every report, with or without DAIR.
 PAIR_COLUMNS = ("row_id", "partner", "loss_original", "loss_augmented", "consistency", "score")
+SIZE, DOTS = 320, 200  # of the picture in a notebook, in pixels; pairs of a color in it, at most
 
 
 @dataclass
@@ -54,11 +58,31 @@ class PairReport:
     title: str
     settings: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
-    pairs: dict[str, list[Any]] = field(default_factory=dict)
-    curves: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    losses: list[dict[str, Any]] = field(default_factory=list)
-    correctness: list[dict[str, Any]] = field(default_factory=list)
-    worst: list[dict[str, Any]] = field(default_factory=list)
+    pairs: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+    curves: dict[str, dict[str, list[float]]] = field(default_factory=dict, repr=False)
+    losses: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    correctness: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    worst: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the summary, and the roots of both losses of pairs, the worst in orange."""
+        losses = np.array([self.pairs.get(f"loss_{view}", []) for view in VIEWS], dtype=float)
+        roots = np.sqrt(losses.clip(min=0))
+        x, y = SIZE * roots / (roots.max(initial=0) or 1)
+        worst = min(len(self.worst), DOTS)
+        numbers = range(worst, x.size, 1 + x.size // DOTS), range(min(worst, x.size))
+        others, shown = ("".join(f"M{x[pair]:.0f} {SIZE - y[pair]:.0f}h.01" for pair in chosen) for chosen in numbers)
+        known = {name: None if has_few_pairs(self.summary, name) else value for name, value in self.summary.items()}
+        texts = (
+            f"{name.replace('_', ' ')} {'-' if value is None else f'{value:.5g}'}" for name, value in known.items()
+        )
+        return (
+            f"<b>{escape(self.title)}</b><br>{', '.join(texts)}<br>"
+            f'<svg width="{SIZE}" height="{SIZE}" style="overflow: visible; margin: 8px" stroke-linecap="round">'
+            f'<path d="M0 {SIZE}L{SIZE} 0" stroke="#e4e7eb"/><path d="{others}" stroke="#9aa5b1" stroke-width="4"/>'
+            f'<path d="{shown}" stroke="#d55e00" stroke-width="4"/></svg><br>Each dot is a pair: the root of its '
+            "original's loss to the right, of its partner's upwards. Orange: the worst, which `write_report` shows."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the JSON file."""
@@ -89,10 +113,8 @@ def _json_value(value: Any) -> Any:
         return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_json_value(item) for item in value]
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return _json_value(value.tolist())
-    if isinstance(value, np.generic):
-        return _json_value(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import inspect
 import math
 import re
 import sys
@@ -22,7 +22,9 @@ from transformers import (
     PreTrainedTokenizerBase,
     ProcessorMixin,
 )
+from transformers.modelcard import TASK_MAPPING
 
+from dair_hf import __version__
 from dair_hf.config import DAIRConfig
 from dair_hf.data.held_rows import held_rows
 from dair_hf.data.sampling import EpochPairs
@@ -31,6 +33,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.evaluation.views import views_of
 from dair_hf.io.files import atomic_path, read_json, write_json
+from dair_hf.io.records import HUB_ID
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, can_generate, derived_sample_loss
 
 PAPER = "https://openreview.net/forum?id=a1meaRy1bN"
@@ -49,6 +52,13 @@ _LOADERS: tuple[tuple[type, str, str], ...] = (
     (FeatureExtractionMixin, "AutoFeatureExtractor", "processor"),
 )
 MAX_NEW_TOKENS = 64  # in the example of the card
+# Inputs of models that the Trainer's card does not know -> task.
+TASK_OF_INPUTS = {
+    ("input_ids", "pixel_values"): "visual-question-answering",
+    ("input_ids", "image_features"): "visual-question-answering",
+    ("pixel_values",): "image-classification",
+    ("features",): "tabular-regression",
+}
 
 
 @dataclass
@@ -83,7 +93,7 @@ class PairResult:
 class TrainingFacts:
     """Facts about a training that its configuration does not hold."""
 
-    data: str | None = None
+    names: Sequence[str] = ()  # of the data sets
     rows: int | None = None
     pairs: int = 0
     final_lambda: float | None = None
@@ -93,7 +103,7 @@ class TrainingFacts:
     @classmethod
     def of(cls, dataset: Any, name: str | Sequence[str] | None = None) -> TrainingFacts:
         """Return the facts on a training data set: its name or names, and the numbers of its rows and pairs."""
-        facts = cls(name if name is None or isinstance(name, str) else ", ".join(name))
+        facts = cls([name] if isinstance(name, str) else name or ())
         if isinstance(dataset, datasets.Dataset | EpochPairs | TensorPairs):
             views = views_of(held_rows(dataset))
             facts.rows, facts.pairs = views.n_rows, int(views.has_partner.sum())
@@ -131,6 +141,7 @@ def write_model_card(
     model: ModelFacts | None = None,
 ) -> None:
     """Add sections on the model, its paired training and its metrics to a card, or replace those of an earlier run."""
+    training = training or TrainingFacts()
     card = ModelCard.load(path, ignore_metadata_errors=False)
     body = PLACEHOLDER.sub("", card.text.split(SECTION)[0])
     # The Trainer writes these for a model without a name, and for one that was loaded from a folder.
@@ -139,10 +150,16 @@ def write_model_card(
         body = body.replace(f"was {FROM_SCRATCH}", f"is a fine-tuned version of the local model `{model.base_folder}`")
     card.data.model_name = card.data.model_name or path.parent.name
     card.data.tags = sorted({*(card.data.tags or []), "dair", "consistency-training"})
+    task = None if model is None else _task_of(model.model)
+    card.data.pipeline_tag = card.data.pipeline_tag or task
+    known = [*(card.data.datasets or []), *(name for name in training.names if HUB_ID.fullmatch(name))]
+    card.data.datasets = list(dict.fromkeys(known)) or None
+    metrics = [*(card.data.metrics or []), *(report.accuracy_name for report in reports)]
+    card.data.metrics = list(dict.fromkeys(metrics)) or None
     results = [
         EvalResult(
-            task_type="other",
-            dataset_type=report.data.lower().replace(" ", "-"),
+            task_type=task or "other",
+            dataset_type=report.data if HUB_ID.fullmatch(report.data) else report.data.lower().replace(" ", "-"),
             dataset_name=report.data,
             metric_type=key,
             metric_name=name,
@@ -154,7 +171,7 @@ def write_model_card(
     ]
     if results:
         card.data.eval_results = results
-    sections = [*_objective_section(args, training or TrainingFacts())]
+    sections = [*_objective_section(args, training)]
     if model is not None:
         sections += ["", "### Model", "", *(f"- {line}" for line in _model_section(model)), "", "### Use", ""]
         sections += _usage(model, path.parent.name)
@@ -177,7 +194,7 @@ def _objective_section(args: DAIRConfig, training: TrainingFacts) -> list[str]:
         lines.append(f"replaced by the objective: `{_described(training.objective)}`")
     if training.augmenter is not None:
         lines.append(f"partners made during training by: `{_described(training.augmenter)}`")
-    data = [training.data] if training.data else []
+    data = [", ".join(training.names)] if training.names else []
     if training.rows is not None:
         partners = "" if training.augmenter is not None else f", of which {training.pairs:,} have an augmented view"
         data.append(f"{training.rows:,} rows{partners}")
@@ -188,19 +205,12 @@ def _objective_section(args: DAIRConfig, training: TrainingFacts) -> list[str]:
         if args.uses_regularizer
         else f"Trained without a term on consistency, as a baseline of [DAIR]({PAPER})."
     )
-    return [method, "", *(f"- {line}" for line in [*lines, f"version: dair_hf {_version()}"])]
+    return [method, "", *(f"- {line}" for line in [*lines, f"version: dair_hf {__version__}"])]
 
 
 def _described(value: Any) -> str:
     """Describe an objective or augmenter: a function by its name, since its repr contains a memory address."""
     return getattr(value, "__qualname__", repr(value))
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("dair-hf")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def _results_section(report: PairResult) -> list[str]:
@@ -316,6 +326,18 @@ def _call(sample_loss: str | None) -> list[str]:
         ")",
         f"print(tokenizer.decode({answer}, skip_special_tokens=True))",
     ]
+
+
+def _task_of(model: nn.Module) -> str | None:
+    """Return the task of a model by the name that the Hub gives it, as the Trainer's card; None if it is not known."""
+    inner: Any = base_model_of(model)
+    for task, classes in TASK_MAPPING.items():
+        if f"'{type(inner).__name__}'" in str([*classes.values()]):
+            return task
+    if type(inner).__name__.endswith("ForSequenceClassification"):
+        return "text-classification"
+    inputs = {getattr(inner, "main_input_name", None), *inspect.signature(inner.forward).parameters}
+    return next((task for names, task in TASK_OF_INPUTS.items() if inputs.issuperset(names)), None)
 
 
 def _home(kind: type) -> str | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
+from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
@@ -19,6 +22,17 @@ SMALL_IS_BETTER = {
     "pos_to_neg", "neg_to_pos", "neg_to_neg", "flipped", "neg_to_neg_flipped", "original_mae", "augmented_mae",
     "runtime",
 }  # fmt: skip
+# Logged value -> its words in the line that the console shows. The norm of the gradient is left out: one that is not
+# finite stops the run anyway.
+LOG_LINE = {
+    "loss": "loss", "loss_original": ", views", "loss_augmented": " and", "consistency": ", R",
+    "dair_lambda": ", lambda", "learning_rate": ", rate", "epoch": ", epoch",
+}  # fmt: skip
+# Metrics of evaluations that the console does not show.
+DETAILS = re.compile(
+    r"_(reverse_cm|cm_all_rows|cm_same_answer|cm_partner|both_views|pos_to|neg_to|flipped|loss_original|loss_augmented)|"
+    r"_(numerator|low|high|rows|pairs|partners|target|\w*share|\w*consistency|\w+_second|partner_\d+)$|(?<!train)_runtime$"
+)
 
 
 class _TermSums(NamedTuple):
@@ -78,16 +92,7 @@ def sum_terms(
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Return the sums of one batch: `[13]`, the fields of `_TermSums`, in `_sums_dtype`.
-
-    A pair counts as unlearned if one of its gradient weights is negative: `c = w + lambda dR/dl` of the original or
-    `c~ = w~ + lambda dR/dl~` of any partner, with lambda in pair units (`lambda * tokens / (2 * pairs)` with
-    `normalization="token"`).
-
-    `slopes` are `dR/dl` and the lowest `dR/dl~` of the partners (`lowest_slopes`), each `[B]`, and `gradients` the
-    results of `lambda_control.root_gradients`, `[B, 2]`. `exists` is False for rows that only give all ranks equally
-    many; `was_run` is None if all originals were run; `positions` counts input tokens and positions with padding.
-    """
+    """Return the sums of one batch, `[13]`: the fields of `_TermSums`; `exists` is False for rows of padding."""
     unlearned = terms.has_partner.new_zeros(())
     per_pair = dair_lambda
     if args.normalization == "token":
@@ -96,6 +101,7 @@ def sum_terms(
         weight, augmented_weight = args.pair_weights
         # Token normalization has the sum of the losses of several partners, not their mean.
         count = terms.partners if args.normalization == "token" else 1
+        # Unlearned: c = w + lambda dR/dl < 0, or c~ = w~ + lambda dR/dl~ < 0 of any partner, with lambda in pair units.
         weights = weight + per_pair * slopes[0], augmented_weight * count + per_pair * slopes[1]
         unlearned = ((torch.minimum(*weights) < 0) & terms.has_partner).sum()
     regularizer_gradient, loss_gradient = gradients.sum(0)
@@ -119,10 +125,7 @@ def sum_terms(
 
 
 def lowest_slopes(slopes: PairSlopes | None, terms: PairTerms) -> tuple[Tensor, Tensor]:
-    """Return the slope of R by the original's loss, and the lowest slope by the loss of a partner, each `[B]`.
-
-    Both are 0 without a partner, and for an R that is not a function of the losses (`slopes` is None).
-    """
+    """Return the slope of R by the original's loss, and the lowest by a partner's, each `[B]`; 0 without one."""
     if slopes is None or slopes.partners.shape[1] == 0:
         return torch.zeros_like(terms.original), torch.zeros_like(terms.original)
     return slopes.original, slopes.partners.amin(1)
@@ -134,15 +137,7 @@ def _sums_dtype(device: torch.device) -> torch.dtype:
 
 
 def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
-    """Return the logged metrics of `_TermSums` since the last log: means per row and per pair, shares, and counts.
-
-    These are `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair, means over the partners
-    of a row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs, in [0, 2] for "sq" and "l1"),
-    `gradient_share` (of lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows,
-    `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
-    tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`. Metrics that are undefined for the
-    method or the data are left out.
-    """
+    """Return the logged means per row and per pair, shares, and counts; undefined metrics are left out."""
     total: dict[str, float] = dict(zip(_TermSums._fields, sums.tolist(), strict=True))
     means: dict[str, float] = {
         "partner_share": total["pairs"] / max(total["rows"], 1.0),
@@ -178,3 +173,18 @@ def evaluated_terms(args: DAIRConfig) -> set[str]:
     sums = _TermSums(*torch.ones(len(_TermSums._fields)))._replace(positions=torch.zeros(()))
     names = {"loss", "runtime", "samples_per_second", "steps_per_second", *mean_terms(torch.stack(sums), args)}
     return names.difference(SHARES_OF_LAMBDA) if args.dair_lambda == AUTO else names
+
+
+def print_log(print_all: Callable[..., None], args: Any, state: Any, *others: Any, logs: Any, **kwargs: Any) -> None:
+    """Print a log in place of the method `on_log` of a callback: its main values, and all with `log_level="info"`."""
+    if logging.get_verbosity() <= logging.INFO:
+        print_all(args, state, *others, logs=logs, **kwargs)
+    elif "loss" in logs:
+        # Rows without a target are a fault: they are shown where there are any.
+        words = {**LOG_LINE, **({"rows_without_target": ", without target"} if logs.get("rows_without_target") else {})}
+        if state.is_world_process_zero:
+            tqdm.write("".join(f"{text} {logs[name]:.3g}" for name, text in words.items() if name in logs))
+    elif "train_runtime" not in logs or args.disable_tqdm:  # else the bar shows the time
+        best = args.metric_for_best_model or "loss"
+        shown = {name: value for name, value in logs.items() if name.endswith(best) or not DETAILS.search(name)}
+        print_all(args, state, *others, logs=shown, **kwargs)

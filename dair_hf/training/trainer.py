@@ -25,6 +25,8 @@ from transformers import (
     ImageProcessingMixin,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PrinterCallback,
+    ProgressCallback,
     SequenceFeatureExtractor,
     TrainerCallback,
     default_data_collator,
@@ -90,7 +92,7 @@ from dair_hf.training.sample_loss import (
     row_rules,
 )
 from dair_hf.training.text_rows import TextRows
-from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
+from dair_hf.training.train_metrics import lowest_slopes, mean_terms, print_log, sum_terms
 
 if TYPE_CHECKING:
     from dair_hf.evaluation.evaluator import Correct, PairEvaluator
@@ -250,6 +252,10 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.lambda_control = LambdaControl(self.args, self.accelerator)
         for callback in (self.pair_history, EpochCallback(self), self._finiteness, self.lambda_control):
             self.add_callback(callback)
+        handler: Any = self.callback_handler
+        for console in handler.callbacks:
+            if type(console) in (PrinterCallback, ProgressCallback):
+                console.on_log = partial(print_log, console.on_log)
         if isinstance(self.batch_objective, TrainerCallback):
             self.add_callback(self.batch_objective)
 

@@ -109,12 +109,12 @@ def test_one_line_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     rows = [{**row, "augmented_text": None, "augmented_label": None} for row in SOUND * 2]
     path = write(tmp_path / "pairs.jsonl", rows)
     assert run(["audit", str(path)]) == 0
-    first, *lines, last = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{path}: 8 rows, 0 partners") and last == "3 findings"
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{path}: 8 rows, 0 partners") and first.endswith("3 findings")
     names = ["duplicate_row_ids", "duplicate_rows", "no_partner"]
     assert [line.partition(":")[0] for line in lines] == names
     assert run(["audit", str(path), "--strict", *(part for name in names for part in ("--allow", name))]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == ["nothing is wrong"]
+    assert capsys.readouterr().out.count("\n") == 1  # a clean audit
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), " "])

@@ -314,7 +314,7 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     rows = [{**row, "domain": "ab"[number % 2]} for number, row in enumerate(CLASSES)]
     pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
     name = models / "classifier"
-    assert evaluate(name, pairs, out, "--limit", "5", "--report", "--group", "domain", "--clusters", "domain") == 0
+    assert evaluate(name, pairs, out, "--limit", "5", "--group", "domain", "--clusters", "domain") == 0
     assert [line["cluster"] for line in predictions(out)[:5]] == [*"ababa"]
     record = json.loads((out / "evaluation.json").read_text())
     assert record["metrics"]["rows"] == 5

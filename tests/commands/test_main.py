@@ -55,7 +55,7 @@ def test_an_audit_by_named_columns_imports_nothing_slow_and_the_rule_sees_what_i
     (tmp_path / "pairs.jsonl").write_text('{"question": "a", "augmented_question": "b"}\n')
     audit = ["audit", str(tmp_path / "pairs.jsonl")]
     status, modules, shown = imported_by(*audit, "--input", "question")
-    assert (status, modules & SLOW) == (0, set()) and shown.splitlines()[-1] == "nothing is wrong"
+    assert (status, modules & SLOW) == (0, set()) and shown.count("\n") == 1
     (tmp_path / "states.jsonl").write_text("{}\n")
     files = [word for name in ("--predictions", "--references") for word in (name, str(tmp_path / "states.jsonl"))]
     assert "numpy" in imported_by("jga", *files)[1]
@@ -119,8 +119,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def interrupted_while_reading(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Interrupt a command that reads the pairs: a pipe, of which it waits for the end."""
+    pipe = folder / "waiting.jsonl"
+    os.mkfifo(pipe)
+    arguments = [str(pipe) if name == "pairs.jsonl" else name for name in arguments]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "dair_hf.commands", *arguments], cwd=folder, env=tiny.child_environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    with pipe.open("w"):  # as soon as the command has opened it, too
+        started.send_signal(signal.SIGINT)
+        return subprocess.CompletedProcess(arguments, started.wait(280), *started.communicate())
+
+
 def call(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     """Run a command line: in a fork of this process if it starts nothing else."""
+    if "--signal INT" in command:
+        return interrupted_while_reading(folder, shlex.split(command)[6:])
     if not re.search("[|]|timeout|--launch", command):
         return forked("-m", "dair_hf.commands", *shlex.split(command)[1:], cwd=folder)
     environment = {**tiny.child_environment(), "OMP_NUM_THREADS": "1"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import SpaceCard
 
 from dair_hf import DataError
 from dair_hf.pair_report import page
@@ -99,6 +100,34 @@ def test_json_holds_all_that_the_page_shows(tmp_path: Path) -> None:
     assert "same <span" in page.replace("\n", "") and "(the same in both)" in page
     assert "3 values differ; the first 1 are shown." in page
     assert "<td>–</td><td>0 / 0</td>" in page, "an undefined CM"
+
+
+def test_a_notebook_shows_a_picture_of_a_few_kilobytes() -> None:
+    report = small_report(HOSTILE, HOSTILE)
+    report.pairs = {name: values * 5000 for name, values in report.pairs.items()}
+    picture = report._repr_html_()
+    assert len(picture) < 8000 and len(repr(report)) < 1000
+    elements = Elements(picture)
+    assert HOSTILE in elements.text and "script" not in [tag for tag, _ in elements.elements]
+    assert "cm -" in elements.text and "pairs 2" in elements.text
+    report.pairs = {name: values[:2] for name, values in report.pairs.items()}
+    _, others, worst = (a["d"] or "" for tag, a in Elements(report._repr_html_()).elements if tag == "path")
+    # Losses 0.1 and 1.1 (shown), 0.9 and 0.9: roots on a scale that ends at the largest, y downwards.
+    scale = 320 / 1.1**0.5
+    expected = [(0.1**0.5 * scale, 0.0), (0.9**0.5 * scale, 320 - 0.9**0.5 * scale)]
+    assert [(worst, others)] == [tuple(f"M{x:.0f} {y:.0f}h.01" for x, y in expected)]
+    assert PairReport("empty")._repr_html_()
+
+
+def test_a_report_is_a_static_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "_render_page", lambda report: "page")
+    write_report(small_report(title='A "title": 1'), tmp_path)
+    data = SpaceCard.load(tmp_path / "README.md").data
+    assert (data.title, data.sdk) == ('A "title": 1', "static") and (tmp_path / str(data.app_file)).exists()
+    (tmp_path / "README.md").write_text("a model card")
+    (tmp_path / PAGE_FILE).write_bytes(page.MARK)
+    write_report(small_report(), tmp_path)
+    assert (tmp_path / "README.md").read_text() == "a model card"
 
 
 def test_foreign_files_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

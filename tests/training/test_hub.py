@@ -71,7 +71,7 @@ def with_adapters(hub: Path) -> Any:
     base = hub / "tester" / "base"
     tiny.model("gpt2", dtype=torch.float32).save_pretrained(base)
     tiny.tokenizer().save_pretrained(base)
-    config = ModelConfig(model_name_or_path="tester/base", lora_rank=2, lora_alpha=64)
+    config = ModelConfig(model_name_or_path="tester/base", use_peft=True, lora_r=2, lora_alpha=64)
     return load_model(config, tiny.tokenizer(), seed=4)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import TrainerState
+from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.losses.objective import Counts, PairTerms, pair_slopes
 from dair_hf.training import train_metrics
 from dair_hf.training.lambda_control import root_gradients
-from dair_hf.training.train_metrics import EvaluatedRows, _TermSums, lowest_slopes, mean_terms, sum_terms
+from dair_hf.training.train_metrics import EvaluatedRows, _TermSums, lowest_slopes, mean_terms, print_log, sum_terms
 from tests.fixtures import tiny
 from tests.fixtures.tiny import config
 
@@ -199,3 +203,48 @@ def test_columns_of_evaluated_rows_by_name() -> None:
     assert (rows.regularizer_gradient.tolist(), rows.loss_gradient.tolist()) == ([9, 35], [10, 36])
     assert [term.tolist() for term in rows.terms] == [[0, 26], [1, 27], [2, 28], [0, 2]]
     assert rows.terms.partners.dtype == torch.int64 and rows.terms.has_partner.tolist() == [False, True]
+
+
+def test_the_console_shows_the_main_values_and_the_log_keeps_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "max_steps": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+    }
+
+    def trained(**others: Any) -> tuple[list[dict[str, Any]], list[str]]:
+        made = tiny.trainer(
+            tmp_path, "bart", tiny.pairs("bart"), eval_dataset=tiny.pairs("bart", 5, seed=1),
+            evaluator=lambda predictions, references: [True] * len(predictions),
+            compute_metrics=lambda prediction: {"own": 0.5}, **settings, **others,
+        )  # fmt: skip
+        made.train()
+        return made.state.log_history, [line for line in capsys.readouterr().out.splitlines() if "epoch" in line]
+
+    history, lines = trained(dair_lambda=1.0)
+    first, evaluated = history[0], next(log for log in history if "eval_loss" in log)
+    keys = "loss", "loss_original", "loss_augmented", "consistency", "dair_lambda", "learning_rate", "epoch"
+    assert re.findall(r"[-\d.e]*\d", lines[0]) == [f"{first[key]:.3g}" for key in keys]  # one value each, in this order
+    assert {"grad_norm", "rows", "padding_share"} <= first.keys() and {
+        "eval_rows",
+        "eval_pos_to_neg",
+    } <= evaluated.keys()
+    (shown,) = (ast.literal_eval(line) for line in lines if "eval_loss" in line)
+    names = "loss", "original_accuracy", "augmented_accuracy", "cm", "cm_denominator", "both_correct", "own"
+    assert shown.keys() == {"epoch", *(f"eval_{name}" for name in names)}
+    try:
+        history, lines = trained(dair_lambda=1.0, log_level="info")
+    finally:
+        logging.set_verbosity_warning()
+    assert {*ast.literal_eval(lines[0])} == history[0].keys() - {"step"}
+
+
+def test_rows_without_a_target_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    state = TrainerState(is_world_process_zero=True)
+    for count in (0, 2):
+        print_log(print, None, state, logs={"loss": 1.0, "rows_without_target": count})
+    assert capsys.readouterr().out.splitlines() == ["loss 1", "loss 1, without target 2"]

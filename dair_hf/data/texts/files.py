@@ -19,17 +19,18 @@ from dair_hf.data.collator import ROW_ID
 from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, require_partner_columns, view_of
 from dair_hf.data.view_columns import columns_by_view, is_augmented, parse_column
 from dair_hf.errors import DataError, explained
-from dair_hf.io.records import PARQUET, load_records, require_pairs_file
+from dair_hf.io.records import PARQUET, is_hub_id, load_records, require_pairs_file
 
 JSON_LINES, CSV = ".jsonl", ".csv"
+SAVED = ("state.json", "dataset_dict.json")  # in folders of `save_to_disk`; others are laid out as on the Hub
 # Columns of CSV files whose cells are texts, even if they look like numbers.
 TEXTS = {ROW_ID} | {column for form in FORMS for column in form.columns} - {LABEL}
 WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
 NUMBER = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Dataset:
-    """Read paired texts from JSON lines, JSON, CSV or Parquet, and check their columns and cells.
+def pairs_from_jsonl(paths: str | Path | Sequence[str | Path], **source: Any) -> datasets.Dataset:
+    """Read paired texts from JSON lines, JSON, CSV, Parquet or the Hub, and check their columns and cells.
 
     A row has the columns of one form; its partner has the same with the prefix `augmented_`, its second partner with
     `augmented_2_` and so on:
@@ -45,7 +46,9 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
     takes the result as it is, and tokenizes it.
 
     Args:
-        paths: File or files, whose rows follow one another; also folders of `Dataset.save_to_disk`.
+        paths: File or files, whose rows follow one another; also folders of `datasets`, and ids on the Hub such as
+            `user/name`.
+        **source: `name` (of a configuration), `split` and `revision` of data sets, as in `datasets.load_dataset`.
 
     Returns:
         The rows. Those of files without `row_id` get one: their number, from 0, in all files together.
@@ -61,7 +64,7 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
         {'prompt': '2 + 3 =', 'completion': '5', 'augmented_prompt': '7 + 1 =', 'augmented_completion': '8', ...}
     """
     files = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
-    parts = [read_pairs(path) for path in files]
+    parts = [read_pairs(path, **source) for path in files]
     for path, rows in zip(files, parts, strict=True):
         # `concatenate_datasets` fills columns that a file lacks with null: no partner.
         if set(rows.column_names) != set(parts[0].column_names):
@@ -89,18 +92,16 @@ def with_row_ids(rows: datasets.Dataset) -> datasets.Dataset:
     return rows.add_column(ROW_ID, [str(number) for number in range(len(rows))])
 
 
-def read_pairs(path: Path, needs_partners: bool = True) -> datasets.Dataset:
-    """Read the rows of a file of pairs, or of a folder of `datasets`.
-
-    Args:
-        path: As in `pairs_from_jsonl`.
-        needs_partners: Whether there must be columns of partners.
-    """
+def read_pairs(path: Path, *, needs_partners: bool = True, **source: Any) -> datasets.Dataset:
+    """Read the rows of a file of pairs, a folder of `datasets`, or a data set on the Hub; see `pairs_from_jsonl`."""
     require_pairs_file(path)
-    kind = path.suffix.lower()
-    with explained(f"{path}: cannot be read", Exception):
-        if path.is_dir():
+    kind, given = path.suffix.lower(), {name for name, value in source.items() if value is not None}
+    is_saved = any((path / name).exists() for name in SAVED)
+    with explained(f"{path}: cannot be read" + " from the Hub, nor is it a path" * is_hub_id(path), Exception):
+        if is_saved:
             rows = datasets.load_from_disk(path)
+        elif path.is_dir() or is_hub_id(path):
+            rows, given = datasets.load_dataset(path.as_posix(), **source), set()
         elif kind == PARQUET:  # with the types of columns, such as class names and images
             rows = datasets.Dataset(pyarrow.parquet.read_table(path))
         else:
@@ -111,8 +112,14 @@ def read_pairs(path: Path, needs_partners: bool = True) -> datasets.Dataset:
                 rows = datasets.Dataset.from_dict({name: _cells(name, texts) for name, texts in columns.items()})
             else:
                 rows = _with_mixed_types(columns)
-    is_paired = isinstance(rows, datasets.Dataset) and any(map(is_augmented, rows.column_names))
-    if not len(rows) or (needs_partners and not is_paired) or isinstance(rows, datasets.DatasetDict):
+    if isinstance(rows, datasets.DatasetDict):
+        split = source.get("split") or (next(iter(rows)) if len(rows) == 1 else None)
+        if split not in rows:
+            raise DataError(f"{path}: expected one of the splits {', '.join(rows)}, got {split}")
+        rows, given = rows[split], given - {"split"}
+    if given:
+        raise DataError(f"{path}: expected a data set with {', '.join(sorted(given))}, got rows without")
+    if not len(rows) or (needs_partners and not any(map(is_augmented, rows.column_names))):
         expected = "rows with the columns of originals, and of partners with the prefix 'augmented_'"
         raise DataError(f"{path}: expected {expected}, got {len(rows)} rows with {rows.column_names}")
     return rows
@@ -129,10 +136,8 @@ def _cells(name: str, texts: Sequence[str | None]) -> list[Any]:
 
 
 def _with_mixed_types(columns: dict[str, list[Any]]) -> datasets.Dataset:
-    """Return columns as a data set; a field may be a text in one row and something else in another.
-
-    The type `Json` of `datasets` takes a text that is valid JSON for what it says, so texts there are encoded first.
-    """
+    """Return columns as a data set; a field may be a text in one row and something else in another."""
+    # The type `Json` takes a text that is valid JSON for what it says, so texts there are encoded first.
     rows = datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
     if "Json(" not in repr(rows.features):
         return rows

@@ -103,10 +103,13 @@ class _AuditReport:
             "ceiling": None if self.ceiling is None else self.ceiling.to_dict(),
         }
 
-    def to_table(self, title: str = "Audit of the pairs") -> Table:
-        """Return the report as a table for `rich.print`."""
+    def to_table(self, title: str = "Audit of the pairs") -> Table | str:
+        """Return the report as a table for `rich.print`; one line if nothing is wrong."""
         from rich.table import Table
 
+        is_attainable = self.ceiling is None or self.ceiling.attainable.all()
+        if is_attainable and not any(finding.count for finding in self.findings.values()):
+            return f"{title}: {self.pairs:,} of {self.rows:,} rows have a partner; nothing is wrong"
         table = Table(title=title)
         for column, justify in (("check", "left"), ("count", "right"), ("of", "right"), ("examples", "left")):
             table.add_column(column, justify=justify)  # type: ignore[arg-type]
