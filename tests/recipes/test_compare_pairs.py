@@ -1,0 +1,184 @@
+"""`dair-hf compare` on tiny models: parts, equal starts and steps, resumption, the table and the best model."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from dair_hf import DAIRTrainer
+from dair_hf.commands import main
+from dair_hf.experiments import comparison
+from dair_hf.io.commands import INTERRUPTED
+from dair_hf.text.pair_files import GROUP
+from tests.fixtures import chats, saved_models
+from tests.fixtures.recipe_runs import QUIET, UNDRAWN, predictions, read
+
+pytestmark = pytest.mark.slow
+METHODS = ["erm", "da", "kl", "dair"]
+
+
+class Started(NamedTuple):
+    """What a run began with."""
+
+    name: str
+    start: float
+    groups: tuple[set[str], set[str]]
+
+
+def compare(model: Path, pairs: Path, folder: Path, *options: str) -> None:
+    main_options = ["--output", str(folder), "--seeds", "2", *options, *QUIET, "--per_device_train_batch_size", "4"]
+    with mock.patch(*UNDRAWN):
+        assert main.run(["compare", str(model), str(pairs), *main_options]) == 0
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def reviews(path: Path, count: int = 60) -> Path:
+    """Pairs of words that say nothing and one that decides, in groups of two."""
+    draw = random.Random(0)
+    rows = []
+    for number in range(count):
+        words, label = " ".join(f"w{draw.randint(8, 23)}" for _ in range(4)), number % 2
+        names, decides = ("bad", "good"), ("w5", "w6")
+        rows.append({"text": f"{words} {decides[label]}", "label": names[label]})
+        rows[-1] |= {"augmented_text": f"{words} {decides[1 - label]}", "augmented_label": names[1 - label]}
+        rows[-1]["original_id"] = f"r{number // 2}"
+    return write(path, rows)
+
+
+def watched(begun: list[Started], stop_after: int) -> Callable[..., Any]:
+    train = comparison.train_evaluate_save
+
+    def run(trainer: DAIRTrainer, *args: Any, **card: Any) -> Any:
+        if len(begun) == stop_after:
+            raise KeyboardInterrupt
+        start = sum(weights.double().abs().sum().item() for weights in trainer.model.parameters())
+        groups = set(trainer.train_dataset[GROUP]), set(trainer.eval_dataset[GROUP])
+        begun.append(Started(Path(trainer.args.output_dir).name, start, groups))
+        return train(trainer, *args, **card)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def classified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Started]]:
+    """Output of a comparison that was interrupted in its fourth run, and taken up again."""
+    folder = tmp_path_factory.mktemp("compare")
+    model, pairs = saved_models.classifier(folder / "model"), reviews(folder / "pairs.jsonl")
+    begun: list[Started] = []
+    options = ["--learning_rate", "0.03", "--epochs", "6"]
+    with mock.patch.object(comparison, "train_evaluate_save", watched(begun, 3)):
+        with pytest.raises(SystemExit) as ended:
+            compare(model, pairs, folder / "out", *options)
+    assert ended.value.code == INTERRUPTED
+    with mock.patch.object(comparison, "train_evaluate_save", watched(begun, -1)):
+        compare(model, pairs, folder / "out", *options)
+    return folder / "out", begun
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [read(path) for path in sorted(folder.glob("*_seed*.json"))]
+
+
+def test_finished_runs_are_not_repeated_and_all_start_alike(classified: tuple[Path, list[Started]]) -> None:
+    folder, begun = classified
+    assert [run.name for run in begun[:3]] == ["erm_seed0", "da_weight0.5_seed0", "da_weight0.25_seed0"]
+    names = [run.name for run in begun]
+    assert len(names) == len(set(names)) == 12 and set(names) == {record["name"] for record in records(folder)}
+    starts = {seed: {run.start for run in begun if run.name.endswith(seed)} for seed in ("_seed0", "_seed1")}
+    assert [len(values) for values in starts.values()] == [1, 1] and len(set.union(*starts.values())) == 2
+    assert len({record["metrics"]["steps"] for record in records(folder)}) == 1
+
+
+def test_no_group_is_trained_on_and_tested_with(classified: tuple[Path, list[Started]]) -> None:
+    folder, begun = classified
+    test = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
+    (train, dev), *others = [run.groups for run in begun]
+    held = {row["original_id"] for row in test}
+    assert all(other == (train, dev) for other in others) and len(test) == 18
+    assert not train & dev and not held & (train | dev) and len(train | dev | held) == 30
+    assert {view["cluster"] for view in predictions(folder / "runs" / "dair_seed1")} == held
+
+
+def test_the_best_model_is_kept_and_has_the_stored_accuracy(classified: tuple[Path, list[Started]]) -> None:
+    folder, _ = classified
+    best = max(records(folder), key=lambda record: record["metrics"]["dev_both_correct"])
+    assert best["metrics"]["both_correct"] > 0.9, "nothing was learned"
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "best_model")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "best_model")
+    assert read(folder / "best_model" / "trainer_state.json")["best_metric"] == best["metrics"]["dev_both_correct"]
+    right = []
+    for row in map(json.loads, (folder / "test.jsonl").read_text().splitlines()):
+        for view in ("", "augmented_"):
+            with torch.no_grad():
+                number = model(**tokenizer(row[view + "text"], return_tensors="pt")).logits.argmax().item()
+            right.append(model.config.id2label[number] == row[view + "label"])
+    both = [first and second for first, second in zip(right[::2], right[1::2], strict=True)]
+    equally_good = [
+        r for r in records(folder) if r["metrics"]["dev_both_correct"] == best["metrics"]["dev_both_correct"]
+    ]
+    assert sum(both) / len(both) in {record["metrics"]["both_correct"] for record in equally_good}
+    assert "test pairs" in (folder / "best_model" / "README.md").read_text()
+    assert not list(folder.rglob("checkpoint-*")) and len(list(folder.rglob("*.safetensors"))) == 1
+
+
+def test_the_report_of_finished_runs(
+    classified: tuple[Path, list[Started]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = classified
+    options = ["--learning_rate", "0.03", "--epochs", "6"]
+    compare(folder.parent / "model", folder.parent / "pairs.jsonl", folder, *options)
+    shown = capsys.readouterr().out
+    lines = shown.partition("\n\n")[2].splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == [name.upper() for name in METHODS]
+    for name, line in zip(METHODS, lines[1:5], strict=True):
+        labels = [f"{name}_seed{seed}" for seed in (0, 1)]
+        runs = [r for r in records(folder) if r["name"] in labels]
+        if runs:  # of a method with one setting
+            both = sum(run["metrics"]["both_correct"] for run in runs) / 2
+            assert f" {both:.3f} " in line
+    assert "DAIR" in shown and "best_model" in shown and "±" in lines[2]
+    assert [line for line in lines[:5] if len(line) > 80] == []
+    assert {path.name for path in folder.iterdir()} >= {"comparison.md", "comparison.png", "paired.md", "test.jsonl"}
+
+
+def test_a_causal_model_answers_in_text(tmp_path: Path) -> None:
+    model = saved_models.generator(tmp_path / "model", "gpt2")
+    rows = [{"prompt": f"w{a} w{b}", "completion": f" w{a}"} for a in range(4, 24) for b in (7, 8)]
+    rows = [{**row, "augmented_prompt": f"w9 {row['prompt']}", "augmented_completion": " w9"} for row in rows]
+    options = ["--methods", "dair", "--seeds", "1", "--epochs", "12", "--learning_rate", "0.01"]
+    compare(model, write(tmp_path / "pairs.jsonl", rows), tmp_path / "out", *options)
+    metrics = read(tmp_path / "out" / "dair_seed0.json")["metrics"]
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "best_model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "best_model")
+    right = []
+    for row in map(json.loads, (tmp_path / "out" / "test.jsonl").read_text().splitlines()):
+        ids = tokenizer(row["augmented_prompt"], return_tensors="pt", add_special_tokens=False).input_ids
+        answer = loaded.generate(ids, max_new_tokens=2, do_sample=False)[0, ids.shape[1] :]
+        right.append(tokenizer.decode(answer, skip_special_tokens=True).strip() == "w9")
+    assert sum(right) / len(right) == metrics["augmented_accuracy"] > 0
+
+
+def test_adapters_of_a_chat_model(tmp_path: Path) -> None:
+    tokenizer = chats.tokenizer()
+    chats.llama(tokenizer).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    rows = []
+    for number in range(12):
+        turns = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}] for n in (number, 50)]
+        rows.append({"messages": turns[0], "augmented_messages": turns[1], "dialogue_id": str(number)})
+    options = ["--methods", "erm", "--seeds", "1", "--lora_rank", "2", "--epochs", "1", "--max_length", "100"]
+    compare(tmp_path / "model", write(tmp_path / "pairs.jsonl", rows), tmp_path / "out", *options)
+    assert (tmp_path / "out" / "best_model" / "adapter_config.json").is_file()
+    assert read(tmp_path / "out" / "erm_seed0.json")["metrics"]["rows"] == 4
