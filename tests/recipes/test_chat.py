@@ -1,22 +1,16 @@
-"""The recipe on texts and chats: generated problems, and adapters of a chat model on files."""
+"""The recipe on word problems."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dair_hf.errors import DataError
 from dair_hf.text import chat_data
 from dair_hf.text.chat_data import TEMPLATES, ChatConfig, load_chat_data
-from tests.fixtures import chats
 from tests.fixtures.recipe_runs import predictions, read, run
 
 RECIPE = "chat_pairs"
-QUESTION = "Ann has 23 pens and buys 14."
-ANSWER = "23+14=<<23+14=37>>37 pens #### 37"
 
 
 def few_problems(monkeypatch: pytest.MonkeyPatch, train: int, test: int) -> None:
@@ -48,31 +42,6 @@ def numbers(text: str | None) -> set[int]:
     return {int(word) for word in (text or "").split() if word.isdigit() and len(word) == 2}
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"train_files": ["a.jsonl"]}, "train_files"),
-        ({"source": "gsm8k", "test_files": ["a.jsonl"]}, "test_files"),
-        ({"source": "files"}, "train_files"),
-        ({"source": "files", "train_files": ["a.jsonl"]}, "test_files=None"),
-    ],
-)
-def test_settings_that_would_be_ignored_are_refused(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(DataError, match=named):
-        ChatConfig(**settings)
-
-
-def test_messages_are_not_put_into_messages(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
-    row = {"messages": messages, "augmented_messages": messages}
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(row) + "\n")
-    config = ChatConfig(source="files", train_files=[str(file)], test_files=[str(file)])
-    rows = load_chat_data(config).train.to_list()
-    config.as_chat = True
-    assert load_chat_data(config).train.to_list() == rows and len(rows) == 1
-
-
 @pytest.mark.slow
 def test_generated_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few_problems(monkeypatch, 60, 12)
@@ -84,25 +53,3 @@ def test_generated_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert len(found) == 24 and metrics["pairs"] == 12
         assert metrics["original_accuracy"] == sum(v["correct"] for v in found if v["variant"] == "original") / 12
     assert "test: 12 of 12 rows have a partner" in (tmp_path / "comparison.md").read_text()
-
-
-@pytest.mark.slow
-def test_adapters_of_a_chat_model_on_files(tmp_path: Path) -> None:
-    tokenizer = chats.tokenizer()
-    chats.llama(tokenizer).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    row: dict[str, Any] = {"prompt": QUESTION, "completion": ANSWER}
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for _ in range(4)))
-    options = [
-        "--source", "files", "--train_files", str(file), "--test_files", str(file),
-        "--number_partners", "true", "--model_name_or_path", str(tmp_path / "model"), "--methods", "dair",
-        "--num_train_epochs", "1", "--per_device_train_batch_size", "2", "--bf16", "false", "--max_length", "200",
-        "--generation_max_length", "240", "--warmup_steps", "0", "--save_strategy", "no",
-    ]  # fmt: skip
-    run(RECIPE, "chat_lora", tmp_path / "out", *options)
-    metrics = read(tmp_path / "out" / "dair_seed0.json")["metrics"]
-    assert (metrics["rows"], metrics["pairs"]) == (4, 4)
-    assert (tmp_path / "out" / "runs" / "dair_seed0" / "adapter_config.json").is_file()
-    references = {view["reference"] for view in predictions(tmp_path / "out" / "runs" / "dair_seed0")}
-    assert ANSWER in references and len(references) == 5
