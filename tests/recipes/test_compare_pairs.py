@@ -22,7 +22,8 @@ from tests.fixtures import chats, saved_models
 from tests.fixtures.recipe_runs import QUIET, UNDRAWN, predictions, read
 
 pytestmark = pytest.mark.slow
-METHODS = ["erm", "da", "kl", "dair"]
+NAMES = "bad", "good"
+OPTIONS = ["--methods", "erm", "da", "dair", "--learning_rate", "0.03", "--epochs", "5"]
 
 
 class Started(NamedTuple):
@@ -44,16 +45,14 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def reviews(path: Path, count: int = 60) -> Path:
-    """Pairs of words that say nothing and one that decides, in groups of two."""
-    draw = random.Random(0)
-    rows = []
-    for number in range(count):
+def reviews(path: Path) -> Path:
+    """Sixty pairs in groups of two: w5 or w6 decides, and w4 or w7 tells the label of the original."""
+    draw, rows = random.Random(0), []
+    for number in range(60):
         words, label = " ".join(f"w{draw.randint(8, 23)}" for _ in range(4)), number % 2
-        names, decides = ("bad", "good"), ("w5", "w6")
-        rows.append({"text": f"{words} {decides[label]}", "label": names[label]})
-        rows[-1] |= {"augmented_text": f"{words} {decides[1 - label]}", "augmented_label": names[1 - label]}
-        rows[-1]["original_id"] = f"r{number // 2}"
+        text, other = (f"{('w4', 'w7')[label]} {words} {('w5', 'w6')[which]}" for which in (label, 1 - label))
+        views = {"text": text, "label": NAMES[label], "augmented_text": other, "augmented_label": NAMES[1 - label]}
+        rows.append({**views, "original_id": f"r{number // 2}"})
     return write(path, rows)
 
 
@@ -77,13 +76,12 @@ def classified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Sta
     folder = tmp_path_factory.mktemp("compare")
     model, pairs = saved_models.classifier(folder / "model"), reviews(folder / "pairs.jsonl")
     begun: list[Started] = []
-    options = ["--learning_rate", "0.03", "--epochs", "6"]
     with mock.patch.object(comparison, "train_evaluate_save", watched(begun, 3)):
         with pytest.raises(SystemExit) as ended:
-            compare(model, pairs, folder / "out", *options)
-    assert ended.value.code == INTERRUPTED
+            compare(model, pairs, folder / "out", *OPTIONS)
+    assert ended.value.code == INTERRUPTED and len(begun) == 3
     with mock.patch.object(comparison, "train_evaluate_save", watched(begun, -1)):
-        compare(model, pairs, folder / "out", *options)
+        compare(model, pairs, folder / "out", *OPTIONS)
     return folder / "out", begun
 
 
@@ -93,22 +91,17 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def test_finished_runs_are_not_repeated_and_all_start_alike(classified: tuple[Path, list[Started]]) -> None:
     folder, begun = classified
-    assert [run.name for run in begun[:3]] == ["erm_seed0", "da_weight0.5_seed0", "da_weight0.25_seed0"]
     names = [run.name for run in begun]
-    assert len(names) == len(set(names)) == 12 and set(names) == {record["name"] for record in records(folder)}
-    starts = {seed: {run.start for run in begun if run.name.endswith(seed)} for seed in ("_seed0", "_seed1")}
-    assert [len(values) for values in starts.values()] == [1, 1] and len(set.union(*starts.values())) == 2
+    assert names[:4] == ["erm_seed0", "da_weight0.5_seed0", "da_weight0.25_seed0", "da_weight0.75_seed0"]
+    assert len(names) == len(set(names)) == 8 and set(names) == {record["name"] for record in records(folder)}
+    assert len({(run.start, run.name[-1]) for run in begun}) == len({run.start for run in begun}) == 2
     assert len({record["metrics"]["steps"] for record in records(folder)}) == 1
-
-
-def test_no_group_is_trained_on_and_tested_with(classified: tuple[Path, list[Started]]) -> None:
-    folder, begun = classified
-    test = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
-    (train, dev), *others = [run.groups for run in begun]
-    held = {row["original_id"] for row in test}
-    assert all(other == (train, dev) for other in others) and len(test) == 18
-    assert not train & dev and not held & (train | dev) and len(train | dev | held) == 30
-    assert {view["cluster"] for view in predictions(folder / "runs" / "dair_seed1")} == held
+    # No group is in two parts.
+    train, dev = begun[0].groups
+    test = {json.loads(line)["original_id"] for line in (folder / "test.jsonl").read_text().splitlines()}
+    assert all(run.groups == (train, dev) for run in begun)
+    assert len(train | dev | test) == len(train) + len(dev) + len(test) == 30
+    assert {view["cluster"] for view in predictions(folder / "runs" / "dair_seed1")} == test
 
 
 def test_the_best_model_is_kept_and_has_the_stored_accuracy(classified: tuple[Path, list[Started]]) -> None:
@@ -124,11 +117,9 @@ def test_the_best_model_is_kept_and_has_the_stored_accuracy(classified: tuple[Pa
             with torch.no_grad():
                 number = model(**tokenizer(row[view + "text"], return_tensors="pt")).logits.argmax().item()
             right.append(model.config.id2label[number] == row[view + "label"])
-    both = [first and second for first, second in zip(right[::2], right[1::2], strict=True)]
-    equally_good = [
-        r for r in records(folder) if r["metrics"]["dev_both_correct"] == best["metrics"]["dev_both_correct"]
-    ]
-    assert sum(both) / len(both) in {record["metrics"]["both_correct"] for record in equally_good}
+    both = sum(first and second for first, second in zip(right[::2], right[1::2], strict=True)) / (len(right) / 2)
+    scores = {(r["metrics"]["dev_both_correct"], r["metrics"]["both_correct"]) for r in records(folder)}
+    assert (best["metrics"]["dev_both_correct"], both) in scores
     assert "test pairs" in (folder / "best_model" / "README.md").read_text()
     assert not list(folder.rglob("checkpoint-*")) and len(list(folder.rglob("*.safetensors"))) == 1
 
@@ -137,20 +128,16 @@ def test_the_report_of_finished_runs(
     classified: tuple[Path, list[Started]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = classified
-    options = ["--learning_rate", "0.03", "--epochs", "6"]
-    compare(folder.parent / "model", folder.parent / "pairs.jsonl", folder, *options)
-    shown = capsys.readouterr().out
-    lines = shown.partition("\n\n")[2].splitlines()
-    assert [line.split()[0] for line in lines[1:5]] == [name.upper() for name in METHODS]
-    for name, line in zip(METHODS, lines[1:5], strict=True):
-        labels = [f"{name}_seed{seed}" for seed in (0, 1)]
-        runs = [r for r in records(folder) if r["name"] in labels]
-        if runs:  # of a method with one setting
-            both = sum(run["metrics"]["both_correct"] for run in runs) / 2
-            assert f" {both:.3f} " in line
-    assert "DAIR" in shown and "best_model" in shown and "±" in lines[2]
-    assert [line for line in lines[:5] if len(line) > 80] == []
-    assert {path.name for path in folder.iterdir()} >= {"comparison.md", "comparison.png", "paired.md", "test.jsonl"}
+    compare(folder.parent / "model", folder.parent / "pairs.jsonl", folder, *OPTIONS)
+    head, erm, da, dair = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    both = {record["name"]: record["metrics"]["both_correct"] for record in records(folder)}
+    shown = {line.split()[0]: float(line.split()[4]) for line in (erm, da, dair)}
+    assert shown["DA"] > shown["ERM"] + 0.2 and f" {shown['DA'] - shown['ERM']:+.2f} " in da
+    assert [f"{(both[f'{name}_seed0'] + both[f'{name}_seed1']) / 2:.3f}" for name in ("erm", "dair")] == [
+        f"{shown[name]:.3f}" for name in ("ERM", "DAIR")
+    ]
+    assert max(map(len, (head, erm, da, dair))) <= 80
+    assert {path.name for path in folder.iterdir()} >= {"comparison.md", "comparison.png", "paired.md"}
 
 
 def test_a_causal_model_answers_in_text(tmp_path: Path) -> None:
@@ -178,7 +165,7 @@ def test_adapters_of_a_chat_model(tmp_path: Path) -> None:
     for number in range(12):
         turns = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}] for n in (number, 50)]
         rows.append({"messages": turns[0], "augmented_messages": turns[1], "dialogue_id": str(number)})
-    options = ["--methods", "erm", "--seeds", "1", "--lora_rank", "2", "--epochs", "1", "--max_length", "100"]
+    options = ["--methods", "erm", "--seeds", "1", "--lora_rank", "2", "--epochs", "1"]
     compare(tmp_path / "model", write(tmp_path / "pairs.jsonl", rows), tmp_path / "out", *options)
     assert (tmp_path / "out" / "best_model" / "adapter_config.json").is_file()
     assert read(tmp_path / "out" / "erm_seed0.json")["metrics"]["rows"] == 4
