@@ -119,10 +119,10 @@ def report_trials(
             dev[method] = statistics.fmean(run["metrics"][DEV_METRIC] for run in runs)
     sentence = _verdict(over_erm, over_da, max(dev, key=dev.__getitem__, default=""))
     settings = ", ".join(label.replace("_", " ") for method, label in labels.items() if label != method)
-    notes = [sentence, *notes, *([f"Chosen on dev with the first seed: {settings}."] if settings else [])]
-    write_comparison(folder, title, records, COLUMNS, notes)
+    supported = [sentence, *([f"Chosen on dev with the first seed: {settings}."] if settings else [])]
+    write_comparison(folder, title, records, COLUMNS, [*supported, *notes])
     write_paired(folder, records)
-    return "\n".join([*align(table), "", *(textwrap.fill(note, 80) for note in notes)])
+    return "\n".join([*align(table), "", *(textwrap.fill(line, 80) for line in supported)])
 
 
 def _mean(runs: Sequence[Mapping[str, Any]], key: str) -> str:

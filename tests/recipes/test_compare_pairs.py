@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -26,12 +26,7 @@ NAMES = "bad", "good"
 OPTIONS = ["--methods", "erm", "da", "dair", "--learning_rate", "0.03", "--epochs", "5"]
 
 
-class Started(NamedTuple):
-    """What a run began with."""
-
-    name: str
-    start: float
-    groups: tuple[set[str], set[str]]
+Started = tuple[str, float, set[str], set[str]]  # name, sum of weights, groups of the train and the dev part
 
 
 def compare(model: Path, pairs: Path, folder: Path, *options: str) -> None:
@@ -63,8 +58,8 @@ def watched(begun: list[Started], stop_after: int) -> Callable[..., Any]:
         if len(begun) == stop_after:
             raise KeyboardInterrupt
         start = sum(weights.double().abs().sum().item() for weights in trainer.model.parameters())
-        groups = set(trainer.train_dataset[GROUP]), set(trainer.eval_dataset[GROUP])
-        begun.append(Started(Path(trainer.args.output_dir).name, start, groups))
+        parts = (set(part[GROUP]) for part in (trainer.train_dataset, trainer.eval_dataset))
+        begun.append((Path(trainer.args.output_dir).name, start, *parts))
         return train(trainer, *args, **card)
 
     return run
@@ -91,15 +86,15 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def test_finished_runs_are_not_repeated_and_all_start_alike(classified: tuple[Path, list[Started]]) -> None:
     folder, begun = classified
-    names = [run.name for run in begun]
-    assert names[:4] == ["erm_seed0", "da_weight0.5_seed0", "da_weight0.25_seed0", "da_weight0.75_seed0"]
+    names, starts, trains, devs = zip(*begun, strict=True)
+    assert names[:4] == ("erm_seed0", "da_weight0.5_seed0", "da_weight0.25_seed0", "da_weight0.75_seed0")
     assert len(names) == len(set(names)) == 8 and set(names) == {record["name"] for record in records(folder)}
-    assert len({(run.start, run.name[-1]) for run in begun}) == len({run.start for run in begun}) == 2
+    assert len({(start, name[-1]) for name, start in zip(names, starts, strict=True)}) == len(set(starts)) == 2
     assert len({record["metrics"]["steps"] for record in records(folder)}) == 1
     # No group is in two parts.
-    train, dev = begun[0].groups
     test = {json.loads(line)["original_id"] for line in (folder / "test.jsonl").read_text().splitlines()}
-    assert all(run.groups == (train, dev) for run in begun)
+    train, dev = trains[0], devs[0]
+    assert all(part == train for part in trains) and all(part == dev for part in devs)
     assert len(train | dev | test) == len(train) + len(dev) + len(test) == 30
     assert {view["cluster"] for view in predictions(folder / "runs" / "dair_seed1")} == test
 
