@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Callable
@@ -24,14 +25,16 @@ from tests.fixtures.recipe_runs import QUIET, UNDRAWN, predictions, read
 pytestmark = pytest.mark.slow
 NAMES = "bad", "good"
 OPTIONS = ["--methods", "erm", "da", "dair", "--learning_rate", "0.03", "--epochs", "5"]
-
-
 Started = tuple[str, float, set[str], set[str]]  # name, sum of weights, groups of the train and the dev part
 
 
 def compare(model: Path, pairs: Path, folder: Path, *options: str) -> None:
     main_options = ["--output", str(folder), "--seeds", "2", *options, *QUIET, "--per_device_train_batch_size", "4"]
-    with mock.patch(*UNDRAWN):
+    with contextlib.ExitStack() as kept:  # what the recipe sets for its process
+        kept.enter_context(mock.patch(*UNDRAWN))
+        kept.enter_context(mock.patch("logging.Logger.setLevel"))
+        for library in ("transformers", "datasets"):
+            kept.enter_context(mock.patch(f"{library}.utils.logging.disable_progress_bar"))
         assert main.run(["compare", str(model), str(pairs), *main_options]) == 0
 
 
