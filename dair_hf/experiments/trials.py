@@ -30,7 +30,7 @@ COLUMNS = [
     Column("cm", "CM"),
     Column("both_correct", "both right"),
 ]
-# Outcome -> words on a method, its baseline and the difference; on pairs as such, and on two methods.
+# Outcome -> words on pairs as such, and on two methods.
 _WORDS = {
     "better": ("pairs help: {} over {}, both right {}", "{} is better than {} ({})"),
     "worse": ("pairs hurt: {} against {}, both right {}", "{} is worse than {} ({})"),
@@ -102,10 +102,7 @@ def _trials(method: str, args: DAIRConfig, seed: int) -> list[Run]:
 def report_trials(
     folder: Path, title: str, records: Sequence[Mapping[str, Any]], labels: Mapping[str, str], notes: Sequence[str]
 ) -> str:
-    """Write `comparison.*` and `paired.*`, and return a table of 80 columns and the sentence that it supports.
-
-    Records and labels are those of `run_trials`.
-    """
+    """Write `comparison.*` and `paired.*`; return a table of 80 columns and the sentence that it supports."""
     over_erm, over_da = _gains(records, "erm"), _gains(records, "da")
     table = [("", *(column.title for column in COLUMNS), "over ERM", "over DA", "seconds")]
     dev = {}

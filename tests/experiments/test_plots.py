@@ -99,16 +99,6 @@ def test_curves_are_means_over_the_seeds_and_erm_is_constant(tmp_path: Path) -> 
     assert series["kl"][1] == pytest.approx([0.51, 0.41, 0.31])
 
 
-def test_lambdas_with_an_undefined_metric_are_left_out(tmp_path: Path) -> None:
-    # CM of lambda 1 is undefined for one seed, and that of ERM for both.
-    values = {**VALUES, "dair_lambda1": ((0.70, 0.80), (None, 1.0)), "erm": ((0.5, 0.6), (None, None))}
-    runs = write_records(tmp_path, values)
-    series = sweep_series(tmp_path, runs, "cm")
-    assert list(series) == ["dair", "kl"]
-    assert series["dair"] == ([0.1, 10.0], [0.5, pytest.approx(0.85)], [0.0, pytest.approx(0.1 / 2**0.5)])
-    assert sweep_series(tmp_path, runs, "accuracy")["dair"][0] == [0.1, 1.0, 10.0]
-
-
 def test_plots_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: dict[str, tuple[Any, ...]] = {}
     monkeypatch.setattr(

@@ -37,9 +37,7 @@ def test_rows_that_share_a_text_directly_or_through_others_stay_together(tmp_pat
 
 
 @pytest.mark.parametrize(("column", "given"), [("dialogue_id", None), ("scene", "scene")])
-def test_rows_of_a_group_stay_together_and_a_large_group_is_trained_on(
-    tmp_path: Path, column: str, given: str | None
-) -> None:
+def test_a_column_names_groups_and_a_large_one_is_trained_on(tmp_path: Path, column: str, given: str | None) -> None:
     rows = [row("same", f"b{n}", **{column: n // 4 if n < 60 else 99}) for n in range(100)]
     parts, _ = parts_of(tmp_path, rows, given)
     found = {name: set(part[column]) for name, part in parts.items()}
@@ -67,15 +65,11 @@ def test_classes_are_those_of_all_rows_and_views(tmp_path: Path, labels: list[An
 
 
 @pytest.mark.parametrize(
-    ("rows", "group", "message"),
-    [
-        ([row(f"a{n}", f"b{n}") for n in range(20)], "scene", "scene"),
-        ([row("a", f"b{n}") for n in range(20)], None, "test, dev"),
-        ([row(f"a{n}", f"b{n}", label=0.5) for n in range(20)], None, "0.5"),
-    ],
+    ("changes", "group", "message"),
+    [({}, "scene", "scene"), ({"text": "a"}, None, "test, dev"), ({"label": 0.5}, None, "0.5")],
 )
 def test_what_cannot_be_split_is_refused(
-    tmp_path: Path, rows: list[dict[str, Any]], group: str | None, message: str
+    tmp_path: Path, changes: dict[str, Any], group: str | None, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        parts_of(tmp_path, rows, group)
+        parts_of(tmp_path, [{**row(f"a{n}", f"b{n}"), **changes} for n in range(20)], group)
