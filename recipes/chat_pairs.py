@@ -4,7 +4,7 @@
 # [tool.uv.sources]
 # dair-hf = { path = "..", editable = true }
 # ///
-"""LoRA or training from scratch of any decoder-only model on pairs of texts or chats: ERM, DA-ERM, KL and DAIR.
+"""LoRA or training from scratch of any decoder-only model on pairs of word problems: ERM, DA-ERM, KL and DAIR.
 
 Command (no data, no network; minutes on one core; writes outputs/arithmetic):
 
@@ -12,12 +12,10 @@ Command (no data, no network; minutes on one core; writes outputs/arithmetic):
 
 - `arithmetic.yaml` trains a small model from scratch on generated word problems, and tests it with numbers that it has
   never seen.
-- `chat_lora.yaml` trains adapters of a chat model on GSM8K with changed numbers, or on files of your own.
+- `chat_lora.yaml` trains adapters of a chat model on GSM8K with changed numbers.
 
 The header of each configuration states the expected results, time and hardware. Every field of the YAML is also a
-command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--source files --train_files pairs.jsonl
---test_files test.jsonl` takes prompt and completion, or messages, each also with the prefix `augmented_`;
-`--number_partners true` makes partners with other numbers, if the completions show their steps as in GSM8K.
+command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. For pairs of your own: `compare_pairs.py`.
 
 Steps: read or generate rows; give them partners with other numbers and answers; train every method
 from the same weights; let the model answer both views of the test rows; write the accuracy of both views and CM as a

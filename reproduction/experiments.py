@@ -29,7 +29,7 @@ REMOVED_SETTINGS: dict[str, dict[str, Any]] = {
         "noise_mean": 5.0, "noise_std": 5.0, "test_threshold": "test", "tolerance": 1.0, "partner_fraction": 1.0,
         "fresh_angles": True, "partner": "none", "max_tokens": 400, "keep_numbers": None, "train_problems": 3000,
         "test_problems": 200, "known_numbers": 15, "unseen_numbers": 25, "augmentation": "scramble",
-        "places": False, "strict_audit": False, "vocabulary": 2000,
+        "places": False, "strict_audit": False, "vocabulary": 2000, "number_partners": False,
     },
     "attacks": {"norm": "linf", "test_restarts": 1},
     "loss": {"tilt": -2.0},

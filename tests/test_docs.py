@@ -8,6 +8,7 @@ import io
 import json
 import re
 import runpy
+import shlex
 import sys
 import warnings
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ import pytest
 import torch
 from transformers import DefaultFlowCallback, TrainerControl, TrainerState
 
+from tests.fixtures import saved_models
 from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
@@ -83,8 +85,24 @@ def test_pages_without_code_have_none() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_run_of_the_readme_ends_in_success(tmp_path: Path) -> None:
+def test_the_command_of_the_readme_leaves_the_model_that_its_code_loads(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, subcommand, _, *rest = shlex.split(re.findall("^    (dair-hf compare .*)", page, re.MULTILINE)[0])
+    row = json.loads(re.findall("^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0])
+    lines = [
+        json.dumps({name: f"w{n} {text}" if "text" in name else text for name, text in row.items()}) for n in range(20)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    model, short = saved_models.classifier(tmp_path / "model"), ["--seeds", "1", "--methods", "da", "--max_steps", "2"]
+    done = forked("-m", "dair_hf.commands", subcommand, model, *rest, *short, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
     done = forked("-c", code_of(ROOT / "README.md"), cwd=tmp_path)
+    assert row["label"] in done.stdout or row["augmented_label"] in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_the_first_run_in_python_ends_in_success(tmp_path: Path) -> None:
+    done = forked("-c", code_of(ROOT / "docs" / "get_started.md"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     printed = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("erm ", "dair ")))
     erm, dair = (ast.literal_eval(printed[method]) for method in ("erm", "dair"))

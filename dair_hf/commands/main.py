@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dair_hf.commands import audit, evaluate, train
+from dair_hf.commands import audit, compare, evaluate, train
 from dair_hf.io.commands import INTERRUPTED, exit_status
 
 PROGRAM = "dair-hf"  # also the name of the distribution
@@ -27,12 +27,13 @@ app = typer.Typer(
     rich_markup_mode=None,  # with rich, --help takes twice as long
 )
 for name, function, short_help in (
+    ("compare", compare.compare_methods, "Train ERM, DA, KL and DAIR on your pairs: does it pay, and which?"),
     ("evaluate", evaluate.evaluate_file, "Evaluate a model on pairs: accuracy, CM, flips; where views disagree."),
     ("prompts", evaluate.print_prompts, "Print the prompts of pairs, for another program to answer."),
     ("audit", audit.audit_file, "Report what is wrong with a file of pairs."),
     ("train", train.train, "Run a recipe; --list shows all."),
 ):
-    settings = train.CONTEXT if name == "train" else {}
+    settings = {"train": train.CONTEXT, "compare": compare.CONTEXT}.get(name, {})
     app.command(name, short_help=short_help, epilog=EPILOG, context_settings=settings)(function)
 
 

@@ -211,6 +211,39 @@ def claim_output_folder(args: Any) -> Path:
     return Path(args.output_dir)
 
 
+def execute_runs(
+    runs: Sequence[Run],
+    execute: Callable[[Run], Result],
+    folder: Path,
+    config: Mapping[str, Any],
+    data: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Execute the runs that have not finished, write one JSON for each, and return all records; see `compare`."""
+    require_matplotlib()
+    git_revision()  # cached now, because the checkout may change while the runs execute
+    if PartialState().is_main_process:
+        claim_folder(folder)
+    finished = finished_records(folder, runs, config, data)  # refuses conflicting runs before the first one starts
+    if PartialState().is_main_process and (kept := [name for name, record in finished.items() if record is not None]):
+        print(f"{folder}: finished earlier, not repeated: {', '.join(kept)}")
+    records = []
+    for run in _announced(runs, finished):
+        record = finished[run.name]
+        if record is None:
+            settings = fingerprint(config, run.args, data)
+            on_first_rank(functools.partial(_prepare_run_folder, Path(run.args.output_dir), settings))
+            # On a copy, because a trainer modifies its arguments, which identify the run.
+            result = execute(run._replace(args=with_settings(run.args)))
+            all_settings = {**config, "training": run.args}
+            record = run_record(run.name, run.method, run.seed, all_settings, *result, data, settings)
+            if PartialState().is_main_process:
+                if run.predictions_file.is_file():
+                    record["outcomes"] = read_outcomes(run.predictions_file).to_json()
+                write_json(folder / f"{run.name}.json", record)
+        records.append(record)
+    return records
+
+
 def compare(
     runs: Sequence[Run],
     execute: Callable[[Run], Result],
@@ -243,29 +276,8 @@ def compare(
         DataError: A run with one of these names and other settings has finished, the folder cannot be claimed, or
             matplotlib is not installed.
     """
-    require_matplotlib()
-    git_revision()  # cached now, because the checkout may change while the runs execute
-    if PartialState().is_main_process:
-        claim_folder(folder)
     started = time.perf_counter()
-    finished = finished_records(folder, runs, config, data)  # refuses conflicting runs before the first one starts
-    if PartialState().is_main_process and (kept := [name for name, record in finished.items() if record is not None]):
-        print(f"{folder}: finished earlier, not repeated: {', '.join(kept)}")
-    records = []
-    for run in _announced(runs, finished):
-        record = finished[run.name]
-        if record is None:
-            settings = fingerprint(config, run.args, data)
-            on_first_rank(functools.partial(_prepare_run_folder, Path(run.args.output_dir), settings))
-            # On a copy, because a trainer modifies its arguments, which identify the run.
-            result = execute(run._replace(args=with_settings(run.args)))
-            all_settings = {**config, "training": run.args}
-            record = run_record(run.name, run.method, run.seed, all_settings, *result, data, settings)
-            if PartialState().is_main_process:
-                if run.predictions_file.is_file():
-                    record["outcomes"] = read_outcomes(run.predictions_file).to_json()
-                write_json(folder / f"{run.name}.json", record)
-        records.append(record)
+    records = execute_runs(runs, execute, folder, config, data)
     if not PartialState().is_main_process:
         return ""
     if earlier := earlier_records(folder, runs, config, data):

@@ -132,8 +132,8 @@ def read_outcomes(path: Path) -> _Outcomes:
     )
 
 
-def paired_differences(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Compare every method with the baseline on the same test rows and seeds."""
+def paired_differences(records: Sequence[Mapping[str, Any]], baseline: str = _BASELINE) -> dict[str, Any] | None:
+    """Compare every method with the baseline, or else the first one, on the same test rows and seeds."""
     by_method = records_by_method(records)
     rows = {
         name: {run["seed"]: _Outcomes.from_json(run["outcomes"]) for run in runs if "outcomes" in run}
@@ -145,7 +145,7 @@ def paired_differences(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] |
     single = [name for name in rows if lambdas_of[_without_lambda(by_method[name][0])] == 1]
     if len(rows) < 2 or not single:
         return None
-    baseline = _BASELINE if _BASELINE in rows else single[0]
+    baseline = baseline if baseline in rows else single[0]
     reference = rows.pop(baseline)
     test_set = next(iter(reference.values()))
     differences = {}

@@ -1,4 +1,4 @@
-"""Plots as PNG files: curves with error bands, ends of training, sweeps over lambda and accuracy-consistency fronts."""
+"""Plots as PNG files: curves with error bands, ends of training, and sweeps over lambda."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.selection import Point, Sample, pareto_front
+from dair_hf.experiments.selection import Sample
 from dair_hf.io.files import atomic_path, read_json
 
 if TYPE_CHECKING:
@@ -118,39 +118,6 @@ def plot_ends(path: Path, title: str, ylabel: str, series: Mapping[str, Sequence
     save_figure(figure, path)
 
 
-def plot_front(
-    path: Path,
-    title: str,
-    xlabel: str,
-    ylabel: str,
-    points: Sequence[Point],
-    chosen: float | None = None,
-    lower_is_better: bool = False,
-    limits_from: Sequence[Point] = (),
-) -> None:
-    """Draw accuracy (or an error) against consistency, one point per lambda; a line joins the Pareto front.
-
-    The point of lambda `chosen` is ringed. The axes also include the points of related plots, `limits_from`.
-    """
-    positions = _positions(points)
-    front = pareto_front(points, lower_is_better)
-    figure, axes = _axes(title, xlabel, ylabel)
-    joined = sorted(positions[point] for point in front)
-    axes.plot([x for x, _ in joined], [y for _, y in joined], "-", linewidth=1, color="C1", label="front")
-    for point, (x, y) in positions.items():
-        axes.plot([x], [y], "o", markersize=4, color="C1" if point in front else "C0")
-        axes.annotate(f"{point.dair_lambda:g}", (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-    for point, (x, y) in positions.items():
-        if point.dair_lambda == chosen:
-            axes.plot([x], [y], "o", markersize=11, fillstyle="none", color="black", linestyle="", label="chosen")
-    if limits_from:
-        axes.update_datalim(list(_positions(limits_from).values()))
-        axes.autoscale_view()
-    _add_legend(figure, axes)
-    axes.margins(0.12)
-    save_figure(figure, path)
-
-
 def sweep_series(folder: Path, runs: Sequence[Run], key: str) -> dict[str, Series]:
     """Return the metric `key` as a function of lambda: a curve for each swept method, a constant for others."""
     curves: dict[str, dict[float, list[float | None]]] = {}
@@ -173,38 +140,11 @@ def plot_by_lambda(path: Path, title: str, label: str, series: Mapping[str, Seri
     plot_curves(path, title, "lambda", label, series, log_x=log_x)
 
 
-def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[str, str]) -> list[Path]:
-    """Draw each metric against lambda, and the trade-off between the first two for each swept method.
-
-    Args:
-        folder: Folder of the JSON file of each run and of the plots.
-        runs: Runs of the comparison.
-        title: Heading.
-        metrics: Key of each metric -> its label: accuracy first, then consistency, both better when larger.
-
-    Returns:
-        The files written: `lambda_<key>.png` and `<method>_front.png`, the latter with equal axes. Empty if no method
-        was swept.
-    """
-    written = []
-    by_key = {key: sweep_series(folder, runs, key) for key in metrics}
-    for key, series in by_key.items():
-        if series:
-            written.append(folder / f"lambda_{key}.png")
-            plot_by_lambda(written[-1], title, metrics[key], series)
-    (accuracy, xlabel), (consistency, ylabel), *_ = metrics.items()
-    fronts = {}
-    for name in dict.fromkeys(filter(None, map(_swept, runs))):
-        cm = dict(zip(*by_key[consistency].get(name, ([], []))[:2], strict=True))
-        means = zip(*by_key[accuracy].get(name, ([], []))[:2], strict=True)
-        points = [Point(value, (mean,), (cm[value],)) for value, mean in means if value in cm]
-        if len(points) > 1:
-            fronts[name] = points
-    everything = [point for front in fronts.values() for point in front]
-    for name, points in fronts.items():
-        written.append(folder / f"{name}_front.png")
-        plot_front(written[-1], f"{title}: {name} by lambda", xlabel, ylabel, points, limits_from=everything)
-    return written
+def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[str, str]) -> None:
+    """Draw each metric (key -> label) against lambda, to `lambda_<key>.png`, if a method was swept."""
+    for key, label in metrics.items():
+        if series := sweep_series(folder, runs, key):
+            plot_by_lambda(folder / f"lambda_{key}.png", title, label, series)
 
 
 def _swept(run: Run) -> str | None:
@@ -220,10 +160,6 @@ def save_figure(figure: Figure, path: Path) -> None:
     canvas = FigureCanvasAgg(figure)
     with atomic_path(path) as scratch:
         canvas.print_png(scratch)
-
-
-def _positions(points: Sequence[Point]) -> dict[Point, tuple[float, float]]:
-    return {point: (point.accuracy, cm) for point in points if (cm := point.consistency) is not None}
 
 
 def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:

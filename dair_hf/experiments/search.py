@@ -22,10 +22,10 @@ from dair_hf.experiments.comparison import (
     runs_of,
     with_settings,
 )
-from dair_hf.experiments.plots import mean_series, plot_curves, plot_front
+from dair_hf.experiments.plots import mean_series, plot_curves
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import Result, Run
-from dair_hf.experiments.selection import Point, best_accuracy, pareto_front
+from dair_hf.experiments.selection import Point, best_accuracy
 from dair_hf.io.files import read_json, write_json
 from dair_hf.settings import NonNegative, Settings
 
@@ -152,7 +152,7 @@ def search_or_compare(
         points = _points(folder / "search" / method, runs, metrics)
         lambdas[method] = best_accuracy(points, lower_is_better).dair_lambda
         if PartialState().is_main_process:
-            _write_choice(folder / "search" / method, name, points, lambdas[method], metrics, lower_is_better)
+            _write_choice(folder / "search" / method, name, points, lambdas[method], metrics)
             print(f"\nChosen by {metrics[0]}: lambda {lambdas[method]:g} for {method}")
     final = folder / "final"
     for method, chosen in lambdas.items():
@@ -181,19 +181,13 @@ def _points(folder: Path, runs: Sequence[Run], metrics: Sequence[str]) -> list[P
     return [Point(value, *zip(*seeds, strict=True)) for value, seeds in values.items()]
 
 
-def _write_choice(
-    folder: Path, title: str, points: Sequence[Point], chosen: float, metrics: Sequence[str], lower_is_better: bool
-) -> None:
-    """Write `choice.json`, `sweep.png` and, if CM is defined, `front.png`."""
-    front = pareto_front(points, lower_is_better)
-    listed = [{**p._asdict(), "accuracy": p.accuracy, "consistency": p.consistency} for p in points]
-    choice = {"dair_lambda": chosen, "front": [point.dair_lambda for point in front], "points": listed}
-    write_json(folder / "choice.json", choice)
+def _write_choice(folder: Path, title: str, points: Sequence[Point], chosen: float, metrics: Sequence[str]) -> None:
+    """Write `choice.json` and `sweep.png`."""
+    listed = [{**point._asdict(), "accuracy": point.accuracy} for point in points]
+    write_json(folder / "choice.json", {"dair_lambda": chosen, "points": listed})
     series = {
         key: mean_series({point.dair_lambda: point[index] for point in points})  # type: ignore[misc]
         for index, key in enumerate(metrics, 1)
     }
     drawn = {label: curve for label, curve in series.items() if curve[0]}
     plot_curves(folder / "sweep.png", title, "lambda", "validation metric", drawn, points[0].dair_lambda > 0)
-    if front:
-        plot_front(folder / "front.png", title, metrics[0], metrics[1], points, chosen, lower_is_better)

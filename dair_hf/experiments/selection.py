@@ -1,4 +1,4 @@
-"""Means over seeds, and selection of lambda: the best accuracy, and the accuracy-consistency Pareto front."""
+"""Means over seeds, and selection of the lambda with the best accuracy."""
 
 from __future__ import annotations
 
@@ -45,37 +45,8 @@ class Point(NamedTuple):
         """Mean accuracy over the seeds."""
         return statistics.fmean(self.accuracies)
 
-    @property
-    def consistency(self) -> float | None:
-        """Mean CM over the seeds; None if it is undefined for any seed."""
-        sample = Sample.of(self.consistencies)
-        return None if sample is None else sample.mean
-
 
 def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Point:
     """Return the point with the best mean accuracy; ties go to the smallest lambda."""
-    return min(points, key=lambda point: (-_gain(point, lower_is_better), point.dair_lambda))
-
-
-def pareto_front(points: Sequence[Point], lower_is_better: bool = False) -> list[Point]:
-    """Return the points that no other point equals or beats in both accuracy and consistency.
-
-    They are ordered by lambda. If points are equal in both, only the smallest lambda counts. Points without CM do not.
-    """
-    ranked = [
-        (_gain(point, lower_is_better), point.consistency, -point.dair_lambda, point)
-        for point in points
-        if point.consistency is not None
-    ]
-    front = []
-    highest = float("-inf")
-    # By descending accuracy, a point is on the front if its CM exceeds the CM of all previous points.
-    for _, consistency, _, point in sorted(ranked, key=lambda entry: entry[:3], reverse=True):
-        if consistency > highest:
-            front.append(point)
-            highest = consistency
-    return sorted(front, key=lambda point: point.dair_lambda)
-
-
-def _gain(point: Point, lower_is_better: bool) -> float:
-    return -point.accuracy if lower_is_better else point.accuracy
+    sign = 1 if lower_is_better else -1
+    return min(points, key=lambda point: (sign * point.accuracy, point.dair_lambda))

@@ -6,8 +6,7 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import datasets
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -15,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dair_hf.augment.numbers import NumberAugmenter
 from dair_hf.data.collator import ROW_ID
-from dair_hf.data.texts.files import pairs_from_jsonl, read_pairs, with_row_ids
+from dair_hf.data.texts.files import with_row_ids
 from dair_hf.data.texts.forms import COMPLETION, PROMPT
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError
@@ -35,7 +34,7 @@ TEMPLATES = (
     ("{a} has {x} {t} and gets {y} . How many now ?", "n1 + n2", "{x} + {y} = {sum}"),
     ("{a} has {x} {t} and gives {b} {y} . How many now ?", "n1 - n2", "{x} - {y} = {difference}"),
 )
-PROBLEMS, GSM8K, FILES = "problems", "gsm8k", "files"
+PROBLEMS = "problems"
 FIRST_NUMBERS = range(10, 100)  # of generated problems
 TRAIN_PROBLEMS, TEST_PROBLEMS = 3000, 200
 KNOWN_NUMBERS = 15  # first numbers in the original problems
@@ -108,25 +107,8 @@ class ChatData(NamedTuple):
 class ChatConfig(Settings):
     """Data of a run."""
 
-    PATH_FIELDS: ClassVar = ("train_files", "test_files")  # not compared between runs: the data have a fingerprint
-
-    source: Literal["problems", "gsm8k", "files"] = field(
-        default="problems",
-        metadata={
-            "help": "problems: generated arithmetic problems; gsm8k: from the Hub; files: train_files and test_files."
-        },
-    )
-    train_files: list[str] | None = field(
-        default=None,
-        metadata={"help": "Files of training rows (JSON lines, CSV, Parquet), as dair_hf.pairs_from_jsonl reads them."},
-    )
-    test_files: list[str] | None = field(default=None, metadata={"help": "Files of test rows."})
-    number_partners: bool = field(
-        default=False,
-        metadata={
-            "help": "For files without partners: make them by replacing numbers, if the completions show their steps "
-            "as in GSM8K (<<48/2=24>> ... #### 72). GSM8K always gets such partners."
-        },
+    source: Literal["problems", "gsm8k"] = field(
+        default="problems", metadata={"help": "problems: generated arithmetic problems; gsm8k: from the Hub."}
     )
     as_chat: bool = field(
         default=False,
@@ -139,14 +121,6 @@ class ChatConfig(Settings):
         },
     )
 
-    def check(self) -> None:
-        """Refuse files that the source ignores."""
-        if {bool(self.train_files), bool(self.test_files)} != {self.source == FILES}:
-            raise DataError(
-                f"source={self.source}, train_files={self.train_files}, test_files={self.test_files}: expected files "
-                "of both with source=files, and none without"
-            )
-
     @property
     def evaluator(self) -> PairEvaluator:
         """Evaluator of the answers, by text or by their last number."""
@@ -157,18 +131,11 @@ def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
     """Read or generate paired rows."""
     if config.source == PROBLEMS:
         data = _problems(seed)
-    elif config.source == GSM8K:
+    else:
         splits = datasets.load_dataset("openai/gsm8k", "main")
         names = {"question": PROMPT, "answer": COMPLETION}
         parts = [with_row_ids(splits[split].rename_columns(names)) for split in ("train", "test")]
-        data = _with_numbers("GSM8K", parts, seed)
-    else:
-        train_files, test_files = config.train_files or [], config.test_files or []
-        name = ", ".join(Path(path).name for path in test_files)
-        if config.number_partners:
-            data = _with_numbers(name, [_plain_rows(paths) for paths in (train_files, test_files)], seed)
-        else:
-            data = ChatData(name, pairs_from_jsonl(train_files), pairs_from_jsonl(test_files), [])
+        data = _augmented("GSM8K", parts, [NumberAugmenter(seed=seed)] * 2)
     if config.as_chat:
         data = data._replace(train=_as_chat(data.train), test=_as_chat(data.test))
     return data
@@ -204,14 +171,6 @@ def _problems(seed: int) -> ChatData:
         NumberAugmenter(formula_column=FORMULA, exclude=set(FIRST_NUMBERS) - unseen, seed=seed),
     )
     return _augmented("generated problems", problems.values(), augmenters)
-
-
-def _plain_rows(paths: Sequence[str]) -> datasets.Dataset:
-    return with_row_ids(datasets.concatenate_datasets([read_pairs(Path(path), needs_partners=False) for path in paths]))
-
-
-def _with_numbers(name: str, parts: Sequence[datasets.Dataset], seed: int) -> ChatData:
-    return _augmented(name, parts, [NumberAugmenter(seed=seed)] * 2)
 
 
 def _augmented(name: str, parts: Iterable[datasets.Dataset], augmenters: Iterable[NumberAugmenter]) -> ChatData:

@@ -22,7 +22,7 @@ from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-SUBCOMMANDS = ("evaluate", "prompts", "audit", "train", "jga")
+SUBCOMMANDS = ("compare", "evaluate", "prompts", "audit", "train", "jga")
 # Each of them takes longer to import than all that `--help` needs.
 SLOW = {"torch", "transformers", "datasets", "accelerate", "evaluate", "numpy", "pyarrow", "plotly", "rich"}
 

@@ -16,8 +16,7 @@ from matplotlib.image import imread
 from dair_hf import DAIRConfig
 from dair_hf.experiments import plots
 from dair_hf.experiments.comparison import ComparisonConfig, Run, runs_of
-from dair_hf.experiments.plots import plot_curves, plot_front, plot_sweep, sweep_series
-from dair_hf.experiments.selection import Point, pareto_front
+from dair_hf.experiments.plots import plot_curves, plot_sweep, sweep_series
 
 
 @pytest.fixture
@@ -61,20 +60,7 @@ def test_curves_show_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["curves.png"]
 
 
-def test_front_joins_its_points_in_order(tmp_path: Path, drawn: list[Axes]) -> None:
-    values = ((1, 0.8, 0.7), (10, 0.6, 0.9), (0.1, 0.5, 0.5), (3, 0.7, 0.8), (5, 0.9, None))
-    points = [Point(dair_lambda, (accuracy,), (consistency,)) for dair_lambda, accuracy, consistency in values]
-    plot_front(tmp_path / "front.png", "T", "accuracy", "CM", points, chosen=3)
-    (axes,) = drawn
-    lines = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in axes.get_lines()}
-    assert lines["front"] == [[0.6, 0.9], [0.7, 0.8], [0.8, 0.7]]
-    assert lines["chosen"] == [[0.7, 0.8]]
-    positions = {"1": (0.8, 0.7), "10": (0.6, 0.9), "0.1": (0.5, 0.5), "3": (0.7, 0.8)}
-    assert {text.get_text(): text.xy for text in axes.texts} == positions
-    assert len(axes.get_lines()) == 2 + len(positions)
-
-
-# Accuracy and CM by method and seed. For dair, lambda 1 beats 0.1 in both, and 10 trades accuracy for CM.
+# Accuracy and CM by method and seed.
 VALUES: dict[str, tuple[tuple[float, float], tuple[float | None, float | None]]] = {
     "erm": ((0.50, 0.60), (0.30, 0.40)),
     "dair_lambda0.1": ((0.60, 0.64), (0.50, 0.50)),
@@ -113,36 +99,17 @@ def test_curves_are_means_over_the_seeds_and_erm_is_constant(tmp_path: Path) -> 
     assert series["kl"][1] == pytest.approx([0.51, 0.41, 0.31])
 
 
-def test_lambdas_with_an_undefined_metric_are_left_out(tmp_path: Path) -> None:
-    # CM of lambda 1 is undefined for one seed, and that of ERM for both.
-    values = {**VALUES, "dair_lambda1": ((0.70, 0.80), (None, 1.0)), "erm": ((0.5, 0.6), (None, None))}
-    runs = write_records(tmp_path, values)
-    series = sweep_series(tmp_path, runs, "cm")
-    assert list(series) == ["dair", "kl"]
-    assert series["dair"] == ([0.1, 10.0], [0.5, pytest.approx(0.85)], [0.0, pytest.approx(0.1 / 2**0.5)])
-    assert sweep_series(tmp_path, runs, "accuracy")["dair"][0] == [0.1, 1.0, 10.0]
-
-
 def test_plots_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: dict[str, tuple[Any, ...]] = {}
-    for name in ("plot_curves", "plot_front"):
-        monkeypatch.setattr(plots, name, lambda path, *given, **options: calls.update({path.name: (*given, options)}))
-    files = plot_sweep(tmp_path, write_records(tmp_path), "Scenes", LABELS)
-    names = ["lambda_accuracy.png", "lambda_cm.png", "dair_front.png", "kl_front.png"]
-    assert files == [tmp_path / name for name in names] and list(calls) == names
+    monkeypatch.setattr(
+        plots, "plot_curves", lambda path, *given, **options: calls.update({path.name: (*given, options)})
+    )
+    plot_sweep(tmp_path, write_records(tmp_path), "Scenes", LABELS)
+    assert list(calls) == ["lambda_accuracy.png", "lambda_cm.png"]
     title, xlabel, ylabel, series, options = calls["lambda_accuracy.png"]
     assert (title, xlabel, ylabel, options) == ("Scenes", "lambda", "accuracy, %", {"log_x": True})
     assert series == sweep_series(tmp_path, write_records(tmp_path), "accuracy")
-    title, xlabel, ylabel, points, options = calls["dair_front.png"]
-    assert (title, xlabel, ylabel) == ("Scenes: dair by lambda", "accuracy, %", "CM")
-    assert {point.dair_lambda: (point.accuracy, point.consistency) for point in points} == {
-        0.1: (pytest.approx(0.62), pytest.approx(0.5)),
-        1.0: (pytest.approx(0.75), pytest.approx(0.65)),
-        10.0: (pytest.approx(0.63), pytest.approx(0.85)),
-    }
-    # 0.1 is worse than the two others in both metrics. For KL it is better than the others in both.
-    assert [point.dair_lambda for point in pareto_front(points)] == [1.0, 10.0]
-    assert [point.dair_lambda for point in pareto_front(calls["kl_front.png"][3])] == [0.1]
+    calls.clear()
     values = {name: (accuracies, (None, None)) for name, (accuracies, _) in VALUES.items()}
-    files = plot_sweep(tmp_path / "none", write_records(tmp_path / "none", values), "Scenes", LABELS)
-    assert [file.name for file in files] == ["lambda_accuracy.png"]
+    plot_sweep(tmp_path / "none", write_records(tmp_path / "none", values), "Scenes", LABELS)
+    assert list(calls) == ["lambda_accuracy.png"]

@@ -95,10 +95,10 @@ def test_every_trial_is_a_run_with_a_record(tmp_path: Path) -> None:
     ]  # fmt: skip
     choice = read_json(folder / "choice.json")
     # Means 0.61, 0.80 and 0.785.
-    assert (choice["dair_lambda"], choice["front"]) == (1.0, [1.0, 10.0])
+    assert choice["dair_lambda"] == 1.0
     assert [point["dair_lambda"] for point in choice["points"]] == GRID
-    assert choice["points"][1]["accuracies"] == [0.9, 0.7] and choice["points"][1]["consistency"] == 0.6
-    assert (folder / "sweep.png").exists() and (folder / "front.png").exists()
+    assert choice["points"][1]["accuracies"] == [0.9, 0.7] and choice["points"][1]["consistencies"] == [0.6, 0.6]
+    assert (folder / "sweep.png").exists()
     final = (tmp_path / "final" / "comparison.md").read_text()
     assert final.startswith("# title: test set\n")
     assert "A note.\nChosen on validation data by acc: lambda 1 for dair (per pair" in final
@@ -117,7 +117,7 @@ def test_interrupted_search_resumes(tmp_path: Path) -> None:
     killed.search()
     killed.search()
     assert killed.ran == whole.ran
-    for name in ("choice.json", "comparison.md", "sweep.png", "front.png"):
+    for name in ("choice.json", "comparison.md", "sweep.png"):
         assert (tmp_path / "killed/search/dair" / name).read_bytes() == (
             tmp_path / "whole/search/dair" / name
         ).read_bytes()
@@ -143,13 +143,6 @@ def test_second_choice_is_not_evaluated_on_the_test_set(tmp_path: Path) -> None:
     assert bench.ran["test"] == ["dair_seed5"]
 
 
-def test_undefined_cm_is_not_on_the_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CONSISTENCY, 10.0, float("nan"))
-    Bench(tmp_path).search()
-    choice = read_json(tmp_path / "search" / "dair" / "choice.json")
-    assert (choice["front"], choice["points"][2]["consistency"]) == ([1.0], None)
-
-
 def test_undefined_accuracy_cannot_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VALIDATION, (10.0, 1), float("nan"))
     with pytest.raises(DataError, match="dair_lambda10_seed1: acc"):
@@ -159,7 +152,6 @@ def test_undefined_accuracy_cannot_be_compared(tmp_path: Path, monkeypatch: pyte
 def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
     Bench(tmp_path).search(metrics=("acc",), lower_is_better=True)
     assert read_json(tmp_path / "search" / "dair" / "choice.json")["dair_lambda"] == 0.1
-    assert not (tmp_path / "search" / "dair" / "front.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,11 @@
-"""The recipe on texts and chats: generated problems, and the settings of its data."""
+"""The recipe on word problems."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dair_hf.errors import DataError
 from dair_hf.text import chat_data
 from dair_hf.text.chat_data import TEMPLATES, ChatConfig, load_chat_data
 from tests.fixtures.recipe_runs import predictions, read, run
@@ -43,31 +40,6 @@ def test_test_numbers_occur_nowhere_in_training(monkeypatch: pytest.MonkeyPatch)
 
 def numbers(text: str | None) -> set[int]:
     return {int(word) for word in (text or "").split() if word.isdigit() and len(word) == 2}
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"train_files": ["a.jsonl"]}, "train_files"),
-        ({"source": "gsm8k", "test_files": ["a.jsonl"]}, "test_files"),
-        ({"source": "files"}, "train_files"),
-        ({"source": "files", "train_files": ["a.jsonl"]}, "test_files=None"),
-    ],
-)
-def test_settings_that_would_be_ignored_are_refused(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(DataError, match=named):
-        ChatConfig(**settings)
-
-
-def test_messages_are_not_put_into_messages(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
-    row = {"messages": messages, "augmented_messages": messages}
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(row) + "\n")
-    config = ChatConfig(source="files", train_files=[str(file)], test_files=[str(file)])
-    rows = load_chat_data(config).train.to_list()
-    config.as_chat = True
-    assert load_chat_data(config).train.to_list() == rows and len(rows) == 1
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_every_adversarial_method_is_trained_and_evaluated(
     assert by_name["pgd_seed0"]["config"]["training"]["method"] == "augmented"
     assert by_name["dair_lambda6_seed0"]["config"]["attacks"]["train_steps"] == 2
     assert "PGD-3" in capsys.readouterr().out
-    for plot in ("comparison.png", "dair_front.png", "lambda_accuracy_pgd.png"):
+    for plot in ("comparison.png", "lambda_accuracy_pgd.png"):
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
 
 

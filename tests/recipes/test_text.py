@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from dair_hf.text.models import BagOfWordsForSequenceClassification
-from dair_hf.word_tokenizer import build_word_tokenizer
 from tests.fixtures import counterfactuals
 from tests.fixtures.recipe_runs import assert_ends_with_one_line, predictions, read, run
 
@@ -93,18 +91,6 @@ def test_few_pairs_and_all_revisions(cad: str, tmp_path: Path) -> None:
     assert read(tmp_path / "dair_seed0.json")["metrics"]["pairs"] == 48
     logs = read(tmp_path / "runs" / "dair_seed0" / "trainer_state.json")["log_history"]
     assert sum(log.get("pairs", 0) for log in logs) == 16 and sum(log.get("rows", 0) for log in logs) == 160
-
-
-def test_a_pretrained_model(cad: str, tmp_path: Path) -> None:
-    tokenizer = build_word_tokenizer(["the film is good bad"], min_count=1, delimiters=True, model_max_length=400)
-    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=len(tokenizer), intermediate_size=16, num_labels=5, **sizes)
-    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    options = ["--cad", cad, *SHORT, "--methods", "dair", "--model_kind", "pretrained"]
-    run(RECIPE, SENTIMENT, tmp_path / "out", *options, "--model_name_or_path", str(tmp_path / "bert"))
-    saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "runs" / "dair_seed0")
-    assert saved.config.id2label == {0: "negative", 1: "positive"}
 
 
 @pytest.mark.parametrize(

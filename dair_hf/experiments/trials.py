@@ -1,0 +1,157 @@
+"""Comparison in which each method has its setting from dev data, and the sentence that the differences support."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dair_hf.config import DAIRConfig
+from dair_hf.evaluation.paired import PairedDifference
+from dair_hf.evaluation.statistics import has_few_pairs
+from dair_hf.experiments.comparison import METHOD_PRESETS, ComparisonConfig, execute_runs, with_settings
+from dair_hf.experiments.paired import paired_differences, write_paired
+from dair_hf.experiments.report import Column, write_comparison
+from dair_hf.experiments.run_records import Result, Run
+from dair_hf.io.commands import align
+from dair_hf.losses.divergence import FEATURE_REGULARIZERS
+from dair_hf.losses.objective import REGULARIZED
+
+DEV_METRIC = "dev_both_correct"
+# Of equally good settings the first is chosen.
+PARTNER_WEIGHTS = (0.5, 0.25, 0.75)  # of DA; the original has the rest
+LAMBDAS = (1.0, 0.1, 10.0)  # of KL and JS, per pair
+NARROW = 0.05  # half width of an interval around 0 up to which methods do not differ
+COLUMNS = [
+    Column("original_accuracy", "originals"),
+    Column("augmented_accuracy_pairs", "partners"),
+    Column("cm", "CM"),
+    Column("both_correct", "both right"),
+]
+# Outcome -> words on pairs as such, and on two methods.
+_WORDS = {
+    "better": ("pairs help: {} over {}, both right {}", "{} is better than {} ({})"),
+    "worse": ("pairs hurt: {} against {}, both right {}", "{} is worse than {} ({})"),
+    "equal": ("pairs change little: {} over {}, both right {}", "{} and {} do not differ ({})"),
+    "unknown": (
+        "too few test pairs or seeds to tell whether pairs help: {} over {}, both right {}",
+        "too few test pairs or seeds to tell {} from {} ({})",
+    ),
+}
+
+
+def run_trials(
+    comparison: ComparisonConfig,
+    args: DAIRConfig,
+    execute: Callable[[Run, int], Result],
+    config: Mapping[str, Any],
+    data: Mapping[str, str],
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Run every setting with the first seed, and the setting of each method that is best on dev with the other seeds.
+
+    DA has three partner weights, KL and JS three lambdas, other methods one setting. The best trial is the run of its
+    method with the first seed, so that choosing costs the other trials only.
+
+    Args:
+        comparison: Methods and seeds.
+        args: Arguments shared by all runs.
+        execute: `(run, total)` trains and evaluates one of `total` runs; its metrics contain `dev_both_correct`.
+        config: Settings shared by all runs.
+        data: Fingerprint of each data set.
+
+    Returns:
+        The records of the chosen runs, under the names of the methods, and method -> name of its setting.
+    """
+    first, *others = comparison.seeds
+    trials = {method: _trials(method, args, first) for method in comparison.methods}
+    total = sum(map(len, trials.values())) + len(others) * len(trials)
+
+    def run_all(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+        records = execute_runs(runs, lambda run: execute(run, total), Path(args.output_dir), config, data)
+        return {record["name"]: record for record in records}
+
+    found = run_all([run for runs in trials.values() for run in runs])
+    chosen = {
+        method: max(range(len(runs)), key=lambda index: found[runs[index].name]["metrics"][DEV_METRIC])
+        for method, runs in trials.items()
+    }
+    found |= run_all([_trials(method, args, seed)[index] for seed in others for method, index in chosen.items()])
+    labels = {method: trials[method][index].method for method, index in chosen.items()}
+    wanted = [(method, f"{label}_seed{seed}") for seed in comparison.seeds for method, label in labels.items()]
+    return [{**found[name], "method": method} for method, name in wanted], labels
+
+
+def _trials(method: str, args: DAIRConfig, seed: int) -> list[Run]:
+    """Return one run for each setting of a method."""
+    objective, regularizer = METHOD_PRESETS[method]
+    settings: dict[str, dict[str, Any]] = {method: {}}
+    if objective == "da":
+        settings = {f"{method}_weight{weight:g}": {"view_weights": [1 - weight, weight]} for weight in PARTNER_WEIGHTS}
+    elif objective in REGULARIZED and regularizer in FEATURE_REGULARIZERS:
+        settings = {f"{method}_lambda{value:g}": {"dair_lambda": value} for value in LAMBDAS}
+    runs = []
+    for label, changes in settings.items():
+        folder = str(Path(args.output_dir) / "runs" / f"{label}_seed{seed}")
+        fields = {"method": objective, "regularizer": regularizer, "seed": seed, **changes, "output_dir": folder}
+        runs.append(Run(label, seed, with_settings(args, **fields)))
+    return runs
+
+
+def report_trials(
+    folder: Path, title: str, records: Sequence[Mapping[str, Any]], labels: Mapping[str, str], notes: Sequence[str]
+) -> str:
+    """Write `comparison.*` and `paired.*`; return a table of 80 columns and the sentence that it supports."""
+    over_erm, over_da = _gains(records, "erm"), _gains(records, "da")
+    table = [("", *(column.title for column in COLUMNS), "over ERM", "over DA", "seconds")]
+    dev = {}
+    for method in labels:
+        runs = [record for record in records if record["method"] == method]
+        means = [_mean(runs, column.key) for column in COLUMNS]
+        gains = (_gain_text(found.get(method)) for found in (over_erm, over_da))
+        seconds = statistics.fmean(sum(run["seconds"].values()) for run in runs)
+        table.append((method.upper(), *means, *gains, f"{seconds:.0f}"))
+        if method != "erm":
+            dev[method] = statistics.fmean(run["metrics"][DEV_METRIC] for run in runs)
+    sentence = _verdict(over_erm, over_da, max(dev, key=dev.__getitem__, default=""))
+    settings = ", ".join(label.replace("_", " ") for method, label in labels.items() if label != method)
+    supported = [sentence, *([f"Chosen on dev with the first seed: {settings}."] if settings else [])]
+    write_comparison(folder, title, records, COLUMNS, [*supported, *notes])
+    write_paired(folder, records)
+    return "\n".join([*align(table), "", *(textwrap.fill(line, 80) for line in supported)])
+
+
+def _mean(runs: Sequence[Mapping[str, Any]], key: str) -> str:
+    """Return the mean of a metric; "-" for a CM of too few pairs."""
+    if any(has_few_pairs(run["metrics"], key) for run in runs):
+        return "-"
+    return f"{statistics.fmean(run['metrics'][key] for run in runs):.3f}"
+
+
+def _gains(records: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, PairedDifference]:
+    """Return the difference of each method to a baseline in both right; {} without the baseline."""
+    paired = paired_differences(records, baseline)
+    if paired is None or paired["baseline"] != baseline:
+        return {}
+    return {method: PairedDifference(**found["both_correct"]) for method, found in paired["differences"].items()}
+
+
+def _gain_text(found: PairedDifference | None) -> str:
+    """Return a difference, with the half width of its interval if it has one."""
+    if found is None:
+        return ""
+    return f"{found.difference:+.2f}" + ("" if found.half_width is None else f" ± {found.half_width:.2f}")
+
+
+def _verdict(over_erm: Mapping[str, PairedDifference], over_da: Mapping[str, PairedDifference], leader: str) -> str:
+    """Return the sentence that differences in both right support; `leader` is the best method with pairs on dev."""
+    parts = [(0, leader, "erm", over_erm[leader])] if leader in over_erm else []
+    parts += [(1, method, "da", found) for method, found in over_da.items() if method != "erm"]
+    words = []
+    for place, method, baseline, found in parts:
+        outcome = "equal" if found.half_width is not None and found.half_width <= NARROW else "unknown"
+        if found.is_significant:
+            outcome = "better" if found.difference > 0 else "worse"
+        words.append(_WORDS[outcome][place].format(method.upper(), baseline.upper(), _gain_text(found)))
+    return "; ".join(words)

@@ -1,0 +1,116 @@
+"""Pairs of one file as train, dev and test parts: names of classes, and groups that stay together."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from datasets import ClassLabel, Dataset
+from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
+
+from dair_hf.data.texts.files import pairs_from_jsonl
+from dair_hf.data.texts.forms import CHATS, CLASSES, FORMS, LABEL, is_missing, name_of, view_of
+from dair_hf.data.view_columns import columns_of_views, partner_numbers
+from dair_hf.errors import DataError
+from dair_hf.evaluation.views import views_of
+from dair_hf.settings import Settings
+
+GROUP = "pair_group"  # column of the parts; rows of a group are in one part
+GROUP_COLUMNS = ("dialogue_id", "original_id")  # that stand for a group, if the data have one
+SHARES = {"test": 0.3, "dev": 0.15}  # of the rows; the others are trained on
+MOST = {"test": 2000, "dev": 500}  # rows
+
+
+@dataclass
+class PairFileConfig(Settings):
+    """File of pairs, and which of its rows belong together."""
+
+    PATH_FIELDS: ClassVar = ("pairs",)  # not compared between runs: the data have a fingerprint
+
+    pairs: str = field(
+        metadata={"help": "File of pairs (JSON lines, CSV, Parquet), as dair_hf.pairs_from_jsonl reads it."}
+    )
+    group: str | None = field(
+        default=None,
+        metadata={
+            "help": "Column of rows that belong together, such as a dialogue: they are never both trained on and "
+            "tested with. Default: dialogue_id or original_id, else rows that share a text."
+        },
+    )
+
+
+def load_parts(config: PairFileConfig) -> tuple[dict[str, Dataset], list[str]]:
+    """Read a file of pairs; return its train, dev and test part, and the names of classes, if it has labels."""
+    rows, classes = pairs_from_jsonl(config.pairs), list[str]()
+    if set(CLASSES.needed) <= set(rows.column_names):
+        rows, classes = _name_classes(rows)
+    return _split_by_groups(rows, config.group), classes
+
+
+def _name_classes(rows: Dataset) -> tuple[Dataset, list[str]]:
+    """Return rows with the names of classes as labels, and all names: numbers in their order, texts alphabetically."""
+    found: set[Any] = set()
+    for column in columns_of_views(LABEL, rows.column_names).values():
+        feature = rows.features[column]
+        values = [None if is_missing(value) else value for value in rows[column]]
+        if isinstance(feature, ClassLabel):
+            values = [None if value is None else feature.int2str(value) for value in values]
+        for number, value in enumerate(values):
+            if isinstance(value, float) and value.is_integer():
+                values[number] = int(value)
+            elif not isinstance(value, str | int | None):
+                where = f"{name_of(rows[number], number)}, column {column!r}"
+                raise DataError(f"{where}: expected the name or the number of a class, got {value!r:.80}")
+        found.update(values)
+        rows = rows.remove_columns(column).add_column(column, [None if v is None else str(v) for v in values])
+    return rows, list(dict.fromkeys(map(str, sorted(found - {None}, key=lambda v: (isinstance(v, str), v)))))
+
+
+def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Dataset]:
+    """Split pairs at random, but always alike, into "train", "dev" and "test"; each group is in one part.
+
+    A group is the rows with the same value in the column `group`, else in `dialogue_id` or `original_id`; without these
+    columns, the rows that share a text of any view. The parts name it in the column `pair_group`.
+    """
+    column = group or next((name for name in GROUP_COLUMNS if name in rows.column_names), None)
+    if column and column not in rows.column_names:
+        raise DataError(f"group={column!r}: expected one of the columns {rows.column_names}")
+    groups = list(map(str, rows[column])) if column else _groups_by_text(rows)
+    sizes = Counter(groups)
+    order = sorted(sizes)
+    random.Random("pair groups").shuffle(order)
+    left = {part: min(round(share * len(rows)), MOST[part]) for part, share in SHARES.items()}
+    part_of = {}
+    for name in order:
+        part_of[name] = next((part for part, room in left.items() if sizes[name] <= room), "train")
+        if part_of[name] in left:
+            left[part_of[name]] -= sizes[name]
+    rows = rows.add_column(GROUP, groups)
+    numbers = {part: [n for n, name in enumerate(groups) if part_of[name] == part] for part in ("train", *SHARES)}
+    has_partner = views_of(rows).has_partner
+    if without := [part for part, chosen in numbers.items() if not has_partner[chosen].any()]:
+        raise DataError(f"{len(rows)} rows in {len(order)} groups: no pair is left for {', '.join(without)}; add rows")
+    return {part: rows.select(chosen) for part, chosen in numbers.items()}
+
+
+def _groups_by_text(rows: Dataset) -> list[str]:
+    """Return the number of the group of each row: rows that share the input of any view, directly or through others."""
+    form = next(form for form in FORMS if set(form.needed) <= set(rows.column_names))
+    inputs: dict[str, int] = {}
+    links = []
+    for number, row in enumerate(rows):
+        for view in (0, *partner_numbers(rows.column_names)):
+            content = view_of(row, form, view, name_of(row, number)) or {}
+            texts = [content[name] for name in form.all_inputs if name in content]
+            if form is CHATS:
+                texts = [chat[:-1] for chat in texts]  # without the answer
+            if texts:
+                links.append((number, len(rows) + inputs.setdefault(json.dumps(texts), len(inputs))))
+    size = len(rows) + len(inputs)
+    graph = coo_array((np.ones(len(links)), np.transpose(links)), shape=(size, size))
+    return list(map(str, connected_components(graph, directed=False)[1][: len(rows)]))

@@ -1,0 +1,58 @@
+"""Settings chosen on dev data, and the sentence that hand-made differences support."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dair_hf.evaluation.paired import PairedDifference
+from dair_hf.experiments.comparison import ComparisonConfig
+from dair_hf.experiments.run_records import Result, Run
+from dair_hf.experiments.trials import DEV_METRIC, _verdict, run_trials
+from tests.fixtures import tiny
+
+
+def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
+    executed: list[tuple[str, int]] = []
+
+    def execute(run: Run, total: int) -> Result:
+        executed.append((run.name, total))
+        value = run.args.dair_lambda if run.args.method == "dair" else (run.args.view_weights or [0.5, 0.5])[1]
+        return Result({DEV_METRIC: {10.0: 0.9, 0.75: 0.9, 0.5: 0.9}.get(value, 0.1)}, {"training": 1.0})
+
+    comparison = ComparisonConfig(["erm", "da", "kl", "dair"], seeds=[3, 4])
+    args = tiny.config(tmp_path / "out", dair_lambda="auto")
+    records, labels = run_trials(comparison, args, execute, {}, {})
+    # Of the two best weights the first, equal ones, is chosen.
+    assert labels == {"erm": "erm", "da": "da_weight0.5", "kl": "kl_lambda10", "dair": "dair"}
+    assert len(executed) == len(set(executed)) == 12 and {total for _, total in executed} == {12}
+    assert [name for name, _ in executed[8:]] == ["erm_seed4", "da_weight0.5_seed4", "kl_lambda10_seed4", "dair_seed4"]
+    assert [(record["method"], record["seed"]) for record in records] == [
+        (method, seed) for seed in (3, 4) for method in comparison.methods
+    ]
+    assert records[-2]["config"]["training"]["dair_lambda"] == 10
+    assert run_trials(comparison, args, execute, {}, {}) == (json.loads(json.dumps(records)), labels)
+    assert len(executed) == 12
+
+
+@pytest.mark.parametrize(
+    ("difference", "half_width", "on_pairs", "on_methods"),
+    [
+        (0.21, 0.03, "pairs help", "better"),
+        (-0.21, 0.03, "pairs hurt", "worse"),
+        (0.01, 0.03, "pairs change little", "do not differ"),
+        (-0.04, 0.09, "too few", "too few"),
+        (0.3, None, "too few", "too few"),
+    ],
+)
+def test_the_sentence_says_what_intervals_support(
+    difference: float, half_width: float | None, on_pairs: str, on_methods: str
+) -> None:
+    found, other = PairedDifference(difference, 0.01, half_width), PairedDifference(0.5, 0.0, 0.1)
+    both, *others = _verdict({"da": other, "dair": found}, {"erm": other, "dair": found}, "dair").split("; ")
+    assert both.startswith(on_pairs) and "DAIR" in both and "ERM" in both
+    assert len(others) == 1 and on_methods in others[0] and "ERM" not in others[0]
+    assert f"{difference:+.2f}" in both and ("±" in both) == (half_width is not None)
+    assert _verdict({}, {"dair": found}, "dair") == others[0]

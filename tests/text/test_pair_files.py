@@ -1,0 +1,75 @@
+"""Parts of a file of pairs: no group in two of them, and the classes of all labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.errors import DataError
+from dair_hf.text.pair_files import GROUP, PairFileConfig, load_parts
+
+
+def parts_of(folder: Path, rows: list[dict[str, Any]], group: str | None = None) -> Any:
+    file = folder / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_parts(PairFileConfig(str(file), group))
+
+
+def row(original: str, partner: str | None, **others: Any) -> dict[str, Any]:
+    return {"text": original, "label": 0, "augmented_text": partner, **others}
+
+
+def test_rows_that_share_a_text_directly_or_through_others_stay_together(tmp_path: Path) -> None:
+    # Chains a0 - a1 - a2 of three rows, the last in the other direction, and a third of the rows without a partner.
+    rows = []
+    for name in map(str, range(40)):
+        rows += [row(f"{name}a", f"{name}b"), row(f"{name}c", None), row(f"{name}c", f"{name}b")]
+    parts, classes = parts_of(tmp_path, rows)
+    assert {name: len(part) for name, part in parts.items()} == {"train": 66, "test": 36, "dev": 18}
+    names = {name: {text[:-1] for text in part["text"]} for name, part in parts.items()}
+    assert sum(map(len, names.values())) == 40 and len(set.union(*names.values())) == 40
+    assert all(len(set(part[GROUP])) == len(part) / 3 for part in parts.values())
+    assert classes == ["0"]
+    assert parts_of(tmp_path, rows)[0]["test"]["text"][:] == parts["test"]["text"][:]
+
+
+@pytest.mark.parametrize(("column", "given"), [("dialogue_id", None), ("scene", "scene")])
+def test_a_column_names_groups_and_a_large_one_is_trained_on(tmp_path: Path, column: str, given: str | None) -> None:
+    rows = [row("same", f"b{n}", **{column: n // 4 if n < 60 else 99}) for n in range(100)]
+    parts, _ = parts_of(tmp_path, rows, given)
+    found = {name: set(part[column]) for name, part in parts.items()}
+    assert sum(map(len, found.values())) == 16 and 99 in found["train"]
+    assert (len(parts["test"]), len(parts["dev"])) == (28, 12)  # at most 30 and 15
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["pos", "neg"], ["neg", "pos"]),
+        ([10, 9], ["9", "10"]),
+        ([True, False], ["False", "True"]),
+        ([2.0, -1.0], ["-1", "2"]),
+    ],
+)
+def test_classes_are_those_of_all_rows_and_views(tmp_path: Path, labels: list[Any], names: list[str]) -> None:
+    original, partner = labels
+    rows = [row(f"a{n}", f"b{n}", label=original, augmented_label=partner) for n in range(19)]
+    rows.append(row("a19", None, label=original, augmented_label=None))
+    parts, classes = parts_of(tmp_path, rows)
+    assert classes == names
+    views = {(r["label"], r["augmented_label"]) for part in parts.values() for r in part}
+    assert views == {(names[1], names[0]), (names[1], None)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "group", "message"),
+    [({}, "scene", "scene"), ({"text": "a"}, None, "test, dev"), ({"label": 0.5}, None, "0.5")],
+)
+def test_what_cannot_be_split_is_refused(
+    tmp_path: Path, changes: dict[str, Any], group: str | None, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        parts_of(tmp_path, [{**row(f"a{n}", f"b{n}"), **changes} for n in range(20)], group)
