@@ -140,10 +140,10 @@ def _parse_22(
 def _find_schema(source: Source) -> Schema | None:
     inside = sorted((name for name in source.names if PurePosixPath(name).name == "schema.json"), key=len)
     if inside:
-        return read_schema(source, inside[0])
+        return read_schema(source, inside[0])[0]
     folders = (source.path.parent, source.path.parent.parent)
     file = next((folder / "schema.json" for folder in folders if (folder / "schema.json").is_file()), None)
-    return None if file is None else read_schema(Source(file), file.name)
+    return None if file is None else read_schema(Source(file), file.name)[0]
 
 
 def _dialogues_21(source: Source, split: str | None) -> Iterator[tuple[str, str, Any]]:
