@@ -1,6 +1,7 @@
 """Files of predictions as the published trackers and evaluators write them, read into items.
 
-Slots are spelled as in MultiWOZ 2.2 ("hotel-bookday"), and ids as in its files ("MUL0003"); turns count the user's.
+Slots are spelled as in MultiWOZ 2.2 ("hotel-bookday"), except in its own files, and ids as there ("MUL0003"). Turns
+count those of the user.
 """
 
 from __future__ import annotations
@@ -94,11 +95,12 @@ def _fields(state: Any, text: Callable[[str], Fields], slot: str = "") -> Fields
 
 
 class _Format(NamedTuple):
-    """Notation of states as text, and keys of the predicted and the gold state of a turn."""
+    """Notation of states as text, keys of the predicted and the gold state of a turn, and spelling of slots."""
 
     text: Callable[[str], Fields]
     predicted: str = "prediction"
     gold: str = "reference"
+    slot: Callable[[str], str] = multiwoz_slot
 
 
 FORMATS: Mapping[str, _Format] = MappingProxyType(
@@ -108,7 +110,8 @@ FORMATS: Mapping[str, _Format] = MappingProxyType(
         "parlai": _Format(_spaced),
         "ubar": _Format(_bracketed, "bspn_gen", "bspn"),
         "convlab": _Format(_nested, "predictions", "state"),
-        "mwz22": _Format(_spaced),
+        # To MultiWOZ_Evaluation, "people" is not "bookpeople".
+        "mwz22": _Format(_spaced, slot=str),
     }
 )
 
@@ -128,9 +131,7 @@ def read_published(path: str, name: str, kind: str, *, is_only: bool = False) ->
         value = next((turn[key] for key in keys if turn.get(key) is not None), None)
         if value is None:
             raise DataError(f"{where}: expected {kind} under {' or '.join(keys)}, got {', '.join(turn)}")
-        fields = [
-            (multiwoz_slot(slot), read_values(values, slot, where)) for slot, values in _fields(value, chosen.text)
-        ]
+        fields = [(chosen.slot(slot), read_values(values, slot, where)) for slot, values in _fields(value, chosen.text)]
         is_read = bool(fields) or not isinstance(value, str) or not _TAG.sub("", value).strip()
         items.append(read_item(turn, Belief.of_fields(fields)._replace(is_well_formed=is_read), where))
     return items
