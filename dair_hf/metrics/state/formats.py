@@ -37,10 +37,10 @@ def _spaced(text: str) -> Fields:
     for field in _TAG.sub(" ", text).split(","):
         domain, *words = field.split() or [""]
         size = 2 if words[:1] == ["book"] else 1
-        if len(words) > size:
+        if domain.isalpha() and len(words) > size:
             yield f"{domain}-{' '.join(words[:size])}", " ".join(words[size:])
         elif domain:
-            yield field.strip(), field.strip()  # a slot without value, which is wrong
+            yield field.strip(), field.strip()  # no slot with a value, which is wrong
 
 
 def _bracketed(text: str) -> Fields:
@@ -131,8 +131,10 @@ def read_published(path: str, name: str, kind: str, *, is_only: bool = False) ->
         value = next((turn[key] for key in keys if turn.get(key) is not None), None)
         if value is None:
             raise DataError(f"{where}: expected {kind} under {' or '.join(keys)}, got {', '.join(turn)}")
-        fields = [(chosen.slot(slot), read_values(values, slot, where)) for slot, values in _fields(value, chosen.text)]
-        is_read = bool(fields) or not isinstance(value, str) or not _TAG.sub("", value).strip()
+        raw = list(_fields(value, chosen.text))
+        fields = [(chosen.slot(slot), read_values(values, slot, where)) for slot, values in raw]
+        is_blank = not isinstance(value, str) or not _TAG.sub("", value).strip()
+        is_read = is_blank or any(slot != values for slot, values in raw)
         items.append(read_item(turn, Belief.of_fields(fields)._replace(is_well_formed=is_read), where))
     return items
 
