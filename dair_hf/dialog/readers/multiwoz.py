@@ -18,7 +18,7 @@ from datasets import Dataset
 
 from dair_hf.dialog.linking.mentions import Annotation
 from dair_hf.dialog.readers.dialogues import NOT_SET, ParsedDialogue, ReadReport, build_rows, split_unset
-from dair_hf.dialog.readers.files import SPLITS, dialogues_in, files_of_split, split_of
+from dair_hf.dialog.readers.files import SPLITS, files_of_split, split_of
 from dair_hf.dialog.readers.sgd import DIALOGUE, DIALOGUE_FILE, Schema, parse_schema_guided, read_schema
 from dair_hf.dialog.readers.shapes import check_json
 from dair_hf.dialog.rows import PLACE_SLOTS, SYSTEM, USER, State, Utterance
@@ -42,6 +42,7 @@ TRACKED_SLOTS = frozenset(
     }.items()
     for name in names.split()
 )
+_SLOTS: Schema = dict.fromkeys(TRACKED_SLOTS, frozenset())
 NAME_LIKE_SLOTS = frozenset({*NAME_SLOTS, *PLACE_SLOTS, "bus-departure", "bus-destination"})
 _LISTS = re.compile(r"(val|test)ListFile(\.txt|\.json)?")
 _NOT_DIALOGUES = re.compile(r"(.*_db|schema|checksums|dialog_acts|ontology)\.json(\.zip)?|.*ListFile.*|\..*")
@@ -79,9 +80,7 @@ _CLOSING = re.compile(r"[.,!?;:)]+")
 
 
 @paused_gc()
-def read_multiwoz(
-    path: str | os.PathLike[str] | Dataset, split: str | None = None, version: str | None = None
-) -> tuple[Dataset, ReadReport]:
+def read_multiwoz(path: str | os.PathLike[str] | Dataset, split: str | None = None) -> tuple[Dataset, ReadReport]:
     """Read MultiWOZ 2.1 to 2.4 into rows, one per user turn.
 
     Folders and zip or tar archives may contain:
@@ -98,7 +97,6 @@ def read_multiwoz(
         path: The folder, archive or file, or a split of `multi_woz_v22` as `datasets` loads it.
         split: "train", "dev" (or "val", "validation") or "test", by the lists or the names of files and folders: a
             single file too must show it in its name. None reads all.
-        version: "2.1" or "2.2"; None infers it from the files.
 
     Returns:
         The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
@@ -117,14 +115,13 @@ def read_multiwoz(
         rows = (_parse_list(f"row [{index}]", row, report) for index, row in enumerate(path))
         return build_rows(filter(None, rows), report, "rows of multi_woz_v22", venues=True), report
     source = Source(path)
-    files = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
-    if version == "2.2" or (version is None and files):
-        parsed = _parse_22(source, files, split, report)
-    else:
-        parsed = (
-            _parse_21(label, key, dialogue, report) if isinstance(key, str) else _parse_list(label, dialogue, report)
-            for label, key, dialogue in _dialogues_21(source, split)
-        )
+    schema = _find_schema(source, report)
+    parsed = (
+        _parse_21(label, key, dialogue, report)
+        if isinstance(key, str)
+        else _parse_list(label, dialogue, report, schema)
+        for label, key, dialogue in _dialogues(source, split)
+    )
     where = f"{source.path}: split {split or 'all'!r}"
     return build_rows(filter(None, parsed), report, where, venues=True), report
 
@@ -148,31 +145,26 @@ def _single_files(source: Source, *suffixes: str) -> list[str]:
     ]
 
 
-def _parse_22(
-    source: Source, files: list[str], split: str | None, report: ReadReport
-) -> Iterator[ParsedDialogue | None]:
-    names = files_of_split(source, files or _single_files(source, ".json"), split)
-    schema = _find_schema(source)
-    if schema is None:
-        schema = dict.fromkeys(TRACKED_SLOTS, frozenset())
-        report.normalize("no schema.json: slots checked against the built-in list", str(source.path))
-    for name in names:
-        for where, dialogue in dialogues_in(source, name, DIALOGUE):
-            yield parse_schema_guided(dialogue, schema, NAME_LIKE_SLOTS, report, where)
-
-
-def _find_schema(source: Source) -> Schema | None:
+def _find_schema(source: Source, report: ReadReport) -> Schema:
+    """Return the schema in the source or in a folder above it, else the built-in slots."""
     inside = sorted((name for name in source.names if PurePosixPath(name).name == "schema.json"), key=len)
     if inside:
         return read_schema(source, inside[0])[0]
-    folders = (source.path.parent, source.path.parent.parent)
-    file = next((folder / "schema.json" for folder in folders if (folder / "schema.json").is_file()), None)
-    return None if file is None else read_schema(Source(file), file.name)[0]
+    for folder in (source.path.parent, source.path.parent.parent):
+        if (folder / "schema.json").is_file():
+            return read_schema(Source(folder / "schema.json"), "schema.json")[0]
+    if _files_of_22(source):
+        report.normalize("no schema.json: slots checked against the built-in list", str(source.path))
+    return _SLOTS
 
 
-def _dialogues_21(source: Source, split: str | None) -> Iterator[tuple[str, str | int, Any]]:
+def _files_of_22(source: Source) -> list[str]:
+    return [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
+
+
+def _dialogues(source: Source, split: str | None) -> Iterator[tuple[str, str | int, Any]]:
     """Yield file, key (the position in a list) and content of each dialogue."""
-    names = _single_files(source)
+    names = _files_of_22(source) or _single_files(source)
     names = [name for name in names if PurePosixPath(name).name == "data.json"] or names
     lists = _lists(source, names[0]) if len(names) == 1 else {}
     wanted = SPLITS.get(split or "", split)
@@ -205,7 +197,7 @@ def _lists(source: Source, data: str) -> dict[str, str]:
     return split_of
 
 
-def _parse_list(where: str, dialogue: Any, report: ReadReport) -> ParsedDialogue | None:
+def _parse_list(where: str, dialogue: Any, report: ReadReport, schema: Schema = _SLOTS) -> ParsedDialogue | None:
     """Parse one dialogue of a list, in any of the formats."""
     if "dialogue_idx" in dialogue:
         check_json(dialogue, _DIALOGUE_TRADE, where)
@@ -217,7 +209,7 @@ def _parse_list(where: str, dialogue: Any, report: ReadReport) -> ParsedDialogue
         turns = list(map(_turn_of_hub, _records(dialogue["turns"])))
         dialogue = {"dialogue_id": dialogue["dialogue_id"], "turns": turns}
     check_json(dialogue, DIALOGUE, where)
-    return parse_schema_guided(dialogue, dict.fromkeys(TRACKED_SLOTS, frozenset()), NAME_LIKE_SLOTS, report, where)
+    return parse_schema_guided(dialogue, schema, NAME_LIKE_SLOTS, report, where)
 
 
 def _turns_of_trade(turns: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -193,8 +193,8 @@ def test_22_with_one_file_per_split(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
     expected = read_multiwoz(FIXTURES, "dev")[0].to_list()
-    for split, version in (("dev", "2.2"), (None, "2.2"), ("dev", None)):
-        assert read_multiwoz(tmp_path, split, version)[0].to_list() == expected
+    for split in ("dev", None):
+        assert read_multiwoz(tmp_path, split)[0].to_list() == expected
 
 
 def test_both_versions_read_none_as_not_set(tmp_path: Path) -> None:
