@@ -71,7 +71,7 @@ def _download(args: argparse.Namespace) -> None:
 def _read(args: argparse.Namespace, split: str | None, is_woz2: bool) -> tuple[Dataset, ReadReport]:
     if is_woz2 or args.version == "woz2":
         return read_woz2(args.source, split)
-    return read_multiwoz(args.source, split, args.version)
+    return read_multiwoz(args.source, split)
 
 
 def main(argv: list[str] | None = None) -> int:

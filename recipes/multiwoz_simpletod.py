@@ -17,9 +17,9 @@ Command (no data, no network; four to eight minutes, by the core; writes outputs
 - `multiwoz21_causal.yaml`, `multiwoz21_smollm2.yaml` and `multiwoz22_qwen_lora.yaml` train with prefix trees.
 
 The header of each configuration states the expected results, time and hardware. Every field of the YAML is also a
-command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ or WOZ 2.0, or
-the folder written by `data_scripts/prepare_multiwoz.py`; `--sgd_dir` (for MultiWOZ) takes raw SGD or the JSON file
-written by `data_scripts/prepare_sgd_entities.py`.
+command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ, WOZ 2.0 or,
+with `--source sgd`, SGD or SGD-X, or the folder written by `data_scripts/prepare_multiwoz.py`; `--sgd_dir` (for
+MultiWOZ) takes raw SGD or the JSON file written by `data_scripts/prepare_sgd_entities.py`.
 
 Steps: read or generate dialogues; give training rows partners with scrambled names (WOZ 2.0: food types), and test rows
 partners with names that no training row has; audit the pairs; score the gold targets as predictions will be scored, and

@@ -12,13 +12,13 @@ from datasets import Dataset
 from dair_hf.dialog.demo.dialogs import MIN_NAMES
 from dair_hf.dialog.demo.names import DOMAINS, MAX_NAMES_PER_SLOT, NAMES_PER_SLOT
 from dair_hf.dialog.linking.catalogs import FOOD
-from dair_hf.dialog.linking.names import ATTRACTION, HOTEL, RESTAURANT
 from dair_hf.dialog.readers.dialogues import ReadReport
 from dair_hf.dialog.readers.files import SPLITS
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
+from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2
 from dair_hf.errors import DataError
-from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.conventions import NAME_SLOTS, resolve_convention
 from dair_hf.settings import Count, Range, Settings, Share
 
 
@@ -31,23 +31,19 @@ class _Reader(NamedTuple):
 
     title: str
     read: Callable[[str | os.PathLike[str], str], tuple[Dataset, ReadReport]]
-    rename_slots: Mapping[str, str]
+    rename_slots: Sequence[str] = NAME_SLOTS  # none: all slots of names that the rows have
     unseen_names: Mapping[str, Mapping[str, Sequence[str]]] | None = None
     validation_split: str | None = None
 
 
-MULTIWOZ_NAMES = {
-    "hotel-name": HOTEL,
-    "restaurant-name": RESTAURANT,
-    "attraction-name": ATTRACTION,
-}
 # Value of `source` -> how it is read; "demo" is generated.
 READERS = {
-    "multiwoz": _Reader("MultiWOZ", read_multiwoz, MULTIWOZ_NAMES),
+    "multiwoz": _Reader("MultiWOZ", read_multiwoz),
+    "sgd": _Reader("SGD", read_sgd, (), validation_split="dev"),
     "woz2": _Reader(
         "WOZ 2.0",
         read_woz2,
-        {FOOD_SLOT: FOOD},
+        (FOOD_SLOT,),
         {split: {FOOD: foods} for split, foods in UNSEEN_FOODS.items()},
         validation_split="dev",
     ),
@@ -67,14 +63,14 @@ class DialogConfig(Settings):
         'demo'
     """
 
-    source: Literal["demo", "multiwoz", "woz2"] = field(
+    source: Literal["demo", "multiwoz", "sgd", "woz2"] = field(
         default="demo", metadata={"help": f"demo (generated) or {' or '.join(READERS)}."}
     )
     data_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Data of the source (MultiWOZ 2.1 or 2.2, WOZ 2.0): folder or archive of the raw files, or the "
-            "folder written by data_scripts/prepare_multiwoz.py."
+            "help": "Data of the source (MultiWOZ 2.1 to 2.4, SGD or SGD-X, WOZ 2.0): folder or archive of the raw "
+            "files, or the folder written by data_scripts/prepare_multiwoz.py."
         },
     )
     sgd_dir: str | None = field(
@@ -82,7 +78,7 @@ class DialogConfig(Settings):
         metadata={
             "help": "Schema-Guided Dialogue (SGD), the source of unseen names for MultiWOZ: folder or archive of the "
             "raw files, or the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless "
-            "pretrain is set. WOZ 2.0 has unseen food types of its own."
+            "pretrain is set. Default for source=sgd: data_dir. WOZ 2.0 has unseen food types of its own."
         },
     )
     demo_domains: list[str] = field(
@@ -118,8 +114,8 @@ class DialogConfig(Settings):
         default="test",
         metadata={
             "help": "test, or validation (for choosing lambda): other dialogues and other unseen names. Of MultiWOZ, "
-            "validation holds out the last tenth of the training dialogues, with names of the SGD dev split; of WOZ "
-            "2.0, it is the validation split."
+            "validation holds out the last tenth of the training dialogues, with names of the SGD dev split; of SGD "
+            "and WOZ 2.0, it is the validation split."
         },
     )
     covariant_only: bool = field(
@@ -182,7 +178,7 @@ class DialogConfig(Settings):
         if reader is None:
             needed, unread = list[str](), ["data_dir", "sgd_dir", "pretrain"]
         else:
-            needs_sgd = reader.unseen_names is None or self.pretrain is not None
+            needs_sgd = self.source != "sgd" and (reader.unseen_names is None or self.pretrain is not None)
             needed = ["data_dir", "sgd_dir"] if needs_sgd else ["data_dir"]
             unread = ["demo_domains", "demo_names", "demo_areas", "demo_annotation_errors"]
         if missing := [f"--{name}" for name in needed if getattr(self, name) is None]:
@@ -198,9 +194,3 @@ class DialogConfig(Settings):
         if reader is None:
             return None
         return self.test_split if self.evaluate_on == "test" else reader.validation_split
-
-    @property
-    def rename_slots(self) -> dict[str, str]:
-        """Slots whose entities are renamed, and the kind of their unseen names."""
-        reader = READERS.get(self.source)
-        return dict(MULTIWOZ_NAMES if reader is None else reader.rename_slots)

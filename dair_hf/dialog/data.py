@@ -53,7 +53,7 @@ def load_dialogs(config: DialogConfig) -> DialogData:
     reader = READERS.get(config.source)
     if reader is None:
         return _generated(config)
-    data_dir, sgd_dir = str(config.data_dir), str(config.sgd_dir)
+    data_dir, sgd_dir = str(config.data_dir), str(config.sgd_dir or config.data_dir)
     train = read_dialogs(data_dir, config.train_split, config.source)
     if config.evaluated_split is not None:
         name = f"{reader.title} {config.evaluated_split}"

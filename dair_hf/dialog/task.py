@@ -18,7 +18,7 @@ from dair_hf.data.sampling import EpochPairs, keep_partners
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.audit.ceiling import Ceiling
-from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.config import READERS, DialogConfig
 from dair_hf.dialog.data import DialogData
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.linking.catalogs import VENUES
@@ -31,7 +31,7 @@ from dair_hf.evaluation.views import PairIndex
 from dair_hf.io.files import write_json
 from dair_hf.io.processes import on_first_rank
 from dair_hf.metrics.state.belief_text import read_belief
-from dair_hf.metrics.state.conventions import Convention, resolve_convention, resolve_pair_convention
+from dair_hf.metrics.state.conventions import NAME_SLOTS, Convention, resolve_convention, resolve_pair_convention
 from dair_hf.metrics.state.joint_goal import joint_goal_correct, joint_goal_scores
 
 ACCURACY = "joint_goal_accuracy"
@@ -107,9 +107,20 @@ def state_evaluator(preset: str) -> _StateEvaluator:
     )
 
 
-def _training_augmenter(config: DialogConfig, seed: int) -> EntityAugmenter:
+def _renamed_slots(rows: Dataset, config: DialogConfig) -> Sequence[str]:
+    """Return the slots whose names are replaced: those of the source, or all that hold names of the rows."""
+    reader = READERS.get(config.source)
+    of_source = NAME_SLOTS if reader is None else reader.rename_slots
+    return of_source or _name_slots(rows)
+
+
+def _name_slots(rows: Dataset) -> list[str]:
+    return sorted({entry["slot"] for names in rows["names"] for entry in names})
+
+
+def _training_augmenter(rows: Dataset, config: DialogConfig, seed: int) -> EntityAugmenter:
     """Return the augmenter of the training rows."""
-    slots = tuple(config.rename_slots)
+    slots = _renamed_slots(rows, config)
     return EntityAugmenter(SCRAMBLE, seed=seed, slots=slots, covariant_only=config.covariant_only)
 
 
@@ -131,7 +142,7 @@ def training_pairs(
     partners = replace(encoder, views=("augmented_",))
 
     def draw(epoch: int) -> Dataset:
-        pairs = redraw(encoded, _training_augmenter(config, args.seed), epoch)
+        pairs = redraw(encoded, _training_augmenter(rows, config, args.seed), epoch)
         pairs = keep_partners(pairs, config.pair_share, args.seed, groups="dialogue_id")
         return pairs.map(partners, batched=True, desc="Tokenizing partners")
 
@@ -146,8 +157,7 @@ def base_pairs(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args
     encoded = _model_rows(rows, config).map(encoder, batched=True, desc="Tokenizing base")
     if not args.uses_partners:
         return encoded
-    slots = sorted({entry["slot"] for names in rows["names"] for entry in names})
-    augmenter = EntityAugmenter(SCRAMBLE, seed=args.seed, slots=slots, covariant_only=config.covariant_only)
+    augmenter = EntityAugmenter(SCRAMBLE, seed=args.seed, slots=_name_slots(rows), covariant_only=config.covariant_only)
     partners = replace(encoder, views=("augmented_",))
     pairs = redraw(encoded, augmenter)
     return pairs.map(partners, batched=True, desc="Tokenizing partners of the base")
@@ -164,9 +174,8 @@ def base_settings(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, a
 
 def evaluation_pairs(dialogs: DialogData, config: DialogConfig) -> Dataset:
     """Pair the test rows with the same rows under names that are in no training row."""
-    slots, names = config.rename_slots, dialogs.unseen_names
-    of_slots = {slot: names[kind] for slot, kind in slots.items() if kind in names}
-    return redraw(dialogs.test, EntityAugmenter("swap", slots=tuple(slots), bank={**names, **of_slots}))
+    slots = _renamed_slots(dialogs.test, config)
+    return redraw(dialogs.test, EntityAugmenter("swap", slots=slots, bank=dialogs.unseen_names))
 
 
 def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
@@ -180,7 +189,7 @@ def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncode
 def _audit_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
     import rich
 
-    train = redraw(_model_rows(dialogs.train, config), _training_augmenter(config, 0))
+    train = redraw(_model_rows(dialogs.train, config), _training_augmenter(dialogs.train, config, 0))
     # Previous states are predicted only after training; the audit takes the gold ones.
     test = evaluation_pairs(dialogs._replace(test=_model_rows(dialogs.test, config)), config)
     venues = VENUES if config.source == "multiwoz" else None

@@ -13,13 +13,16 @@ A state is one of:
 
 or the JSON text of one of them. An item is a state, or an object with the state under "state" and ids next to it. The
 lines of a file of `DAIRTrainer.evaluate_pairs` are items, too: the state is in "prediction", as belief text, or in
-"reference".
+"reference". A "prediction" may also be the JSON or Python text of a state.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
@@ -158,6 +161,7 @@ State = dict[str, tuple[str, ...]]
 
 # Kind of items -> key of the state in a file of predictions.
 _STATE_KEYS = {"predictions": "prediction", "references": "reference"}
+_FENCE = re.compile(r"^\s*```\w*|```\s*$")
 _ID_KEYS = ("row_id", "id", "dialogue_id", "turn_id")
 
 
@@ -191,12 +195,23 @@ def _read_turn(item: Any, where: str, kind: str) -> Item:
     if _STATE_KEYS[kind] not in item:
         raise DataError(f"{where}: expected the key 'state', got {', '.join(map(repr, item))}")
     state = item[_STATE_KEYS[kind]]
-    belief = read_belief(state) if isinstance(state, str) else Belief.of(read_state(state, where))
+    parsed = _object_in(state) if isinstance(state, str) else state
+    belief = read_belief(parsed) if isinstance(parsed, str) else Belief.of(read_state(parsed, where))
     if kind == "references" and not belief.is_well_formed:  # with other predictions it would count as wrong
         raise DataError(
             f"{where}: reference: expected belief text such as 'hotel-area = east ; hotel-stars = 4', got {state!r:.60}"
         )
     return read_item(item, belief, where)
+
+
+def _object_in(text: str) -> Any:
+    """Return the object that a text has as JSON or as Python writes it, with or without a fence, else the text."""
+    bare = _FENCE.sub("", text).strip()
+    if bare.startswith("{"):
+        for parse in (json.loads, ast.literal_eval):
+            with contextlib.suppress(ValueError, SyntaxError):
+                return parse(bare)
+    return text
 
 
 def _has_wrapper(item: Any) -> bool:
@@ -219,13 +234,18 @@ def read_state(state: Any, where: str) -> State:
             raise DataError(f"{where}: the slot {slot!r} is repeated; put all its values into one list")
         if is_augmented(slot):  # rows of pairs as predictions and references would be right
             raise DataError(f"{where}: expected a state, got a row of pairs with the column {slot!r:.60}")
-        if type(values) is list and len(values) == 1 and type(values[0]) is str:  # fast path for nearly all slots
-            result[slot] = (values[0],)
-        elif isinstance(values, list | tuple):
-            result[slot] = tuple([_value_text(value, slot, where) for value in values])
-        else:
-            result[slot] = (_value_text(values, slot, where),)
+        result[slot] = read_values(values, slot, where)
     return result
+
+
+def read_values(values: Any, slot: str, where: str) -> tuple[str, ...]:
+    """Read the values of a slot: a list, a single one, or None for none."""
+    if type(values) is list and len(values) == 1 and type(values[0]) is str:  # fast path for nearly all slots
+        return (values[0],)
+    if values is None:
+        return ()
+    values = values if isinstance(values, list | tuple) else [values]
+    return tuple([_value_text(value, slot, where) for value in values])
 
 
 def _slots(state: Any, where: str) -> Iterator[tuple[str, Any]]:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from datasets import Dataset, concatenate_datasets
 
+from dair_hf import DAIRConfig
 from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import _first_dialogs, _held_out, _warn_of_shared_dialogs, load_dialogs
 from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.rows import FEATURES
-from dair_hf.dialog.task import evaluation_pairs
+from dair_hf.dialog.task import evaluation_pairs, training_pairs
 from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.errors import DataError
 from tests.fixtures.dialogs import KNOWN, SERVICES, UNSEEN, dialog_row, require_sound_rows, write_multiwoz21, write_sgd
@@ -78,6 +79,23 @@ def test_multiwoz_rows_and_names(folders: dict[str, str]) -> None:
         "attraction": set(SERVICES["test"][2][2]),
         "place": set(),
     }
+
+
+@pytest.mark.parametrize("evaluate_on", ["test", "validation"])
+def test_sgd_as_source_renames_what_its_services_name(folders: dict[str, str], evaluate_on: str) -> None:
+    config = DialogConfig(source="sgd", data_dir=folders["sgd_dir"], evaluate_on=evaluate_on)  # type: ignore[arg-type]
+    dialogs = load_dialogs(config)
+    split = {"test": "test", "validation": "dev"}[evaluate_on]
+    assert dialogs.name == f"SGD {split}"
+    unseen = {service: {name.lower() for name in names} for service, _, names in SERVICES[split]}
+    for row in evaluation_pairs(dialogs, config):
+        ((before,), (after,)) = (entry["values"] for view in ("state", "augmented_state") for entry in row[view])
+        service = row["state"][0]["slot"].partition("-")[0].capitalize()
+        assert after.lower() in unseen[service] - {before.lower()}
+        assert after in row["augmented_history"][0]["text"]
+    encoder = DialogEncoder(tokenizer_for([dialogs.train], config))
+    pairs = training_pairs(dialogs.train, encoder, config, DAIRConfig("unused", method="dair", use_cpu=True))
+    assert None not in pairs.pairs["augmented_state"]  # type: ignore[union-attr]
 
 
 def test_test_dialogues_that_are_training_dialogues_are_counted(

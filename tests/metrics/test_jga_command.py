@@ -104,7 +104,6 @@ def test_json_output_replaces_no_other_file(write: Write, tmp_path: Path, capsys
     [
         {"prediction": "hotel area east , train leaveat 10:00"},
         {"prediction": "<|belief|> hotel area east <|endofbelief|>"},
-        {"prediction": '{"hotel-area": "east"}'},
         {"state": {"hotel_area": "east"}},
     ],
 )

@@ -1,7 +1,7 @@
-"""Reader of MultiWOZ 2.1 and 2.2 as published, from a folder, an archive or a file.
+"""Reader of MultiWOZ 2.1 to 2.4 as published, from a folder, an archive or a file, and of three copies of it.
 
-MultiWOZ 2.1 has dialogues by id, states in the `metadata` of system turns, and often tokenized text. MultiWOZ 2.2 has
-the format of Schema-Guided Dialogue (`readers.sgd`).
+MultiWOZ 2.1, 2.3 and 2.4 have dialogues by id, states in the `metadata` of system turns, and often tokenized text.
+MultiWOZ 2.2 has the format of Schema-Guided Dialogue (`readers.sgd`), to which the copies are brought.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datasets import Dataset
 
 from dair_hf.dialog.linking.mentions import Annotation
 from dair_hf.dialog.readers.dialogues import NOT_SET, ParsedDialogue, ReadReport, build_rows, split_unset
-from dair_hf.dialog.readers.files import SPLITS, dialogues_in, files_of_split, split_of
+from dair_hf.dialog.readers.files import SPLITS, files_of_split, split_of
 from dair_hf.dialog.readers.sgd import DIALOGUE, DIALOGUE_FILE, Schema, parse_schema_guided, read_schema
 from dair_hf.dialog.readers.shapes import check_json
 from dair_hf.dialog.rows import PLACE_SLOTS, SYSTEM, USER, State, Utterance
@@ -42,6 +42,7 @@ TRACKED_SLOTS = frozenset(
     }.items()
     for name in names.split()
 )
+_SLOTS: Schema = dict.fromkeys(TRACKED_SLOTS, frozenset())
 NAME_LIKE_SLOTS = frozenset({*NAME_SLOTS, *PLACE_SLOTS, "bus-departure", "bus-destination"})
 _LISTS = re.compile(r"(val|test)ListFile(\.txt|\.json)?")
 _NOT_DIALOGUES = re.compile(r"(.*_db|schema|checksums|dialog_acts|ontology)\.json(\.zip)?|.*ListFile.*|\..*")
@@ -51,6 +52,21 @@ _VALUES = {"booked?": object, "*": (str, [str])}
 _BOOKABLE = {"semi": _VALUES, "book": {**_VALUES, "booked?": [{"name?": str}]}}
 _METADATA = {"hotel?": _BOOKABLE, "restaurant?": _BOOKABLE, "*": {"semi": _VALUES, "book": _VALUES}}
 _DIALOGUE_21 = {"log": [{"text": str, "metadata": _METADATA, "span_info?": list}]}
+
+# Shapes of a dialogue in TRADE's lists and in the unified format of ConvLab-3.
+_DIALOGUE_TRADE = {
+    "dialogue_idx": str,
+    "dialogue": [{"system_transcript": str, "transcript": str, "belief_state": [{"slots": [[str]]}]}],
+}
+_SPAN = {"domain": str, "slot": str, "value": str, "start?": int, "end?": int}
+_DIALOGUE_UNIFIED = {
+    "dialogue_id": str,
+    "data_split": frozenset(SPLITS),
+    "turns": [
+        {"speaker": str, "utterance": str, "state?": {"*": {"*": str}}, "dialogue_acts": {"non-categorical": [_SPAN]}}
+    ],
+}
+UNIFIED_FILE = "dialogues.json"
 
 _DONTCARE = re.compile(r"(?:i )?(?:do|does) ?n['o]?t ?care")
 _SPAN_SLOTS = {
@@ -64,24 +80,23 @@ _CLOSING = re.compile(r"[.,!?;:)]+")
 
 
 @paused_gc()
-def read_multiwoz(
-    path: str | os.PathLike[str], split: str | None = None, version: str | None = None
-) -> tuple[Dataset, ReadReport]:
-    """Read MultiWOZ 2.1 or 2.2 into rows, one per user turn.
+def read_multiwoz(path: str | os.PathLike[str] | Dataset, split: str | None = None) -> tuple[Dataset, ReadReport]:
+    """Read MultiWOZ 2.1 to 2.4 into rows, one per user turn.
 
     Folders and zip or tar archives may contain:
 
     - 2.2: `SPLIT/dialogues_NNN.json` and `schema.json`;
-    - the original 2.1: `data.json`, `valListFile` and `testListFile`;
-    - 2.1 by split: `val.json`, `multiwoz_test.json`, or an archive of each (`val.json.zip`).
+    - the original 2.1, 2.3 or 2.4: `data.json`, `valListFile` and `testListFile` (2.3 has the lists of 2.1);
+    - 2.1 by split: `val.json`, `multiwoz_test.json`, or an archive of each (`val.json.zip`);
+    - TRADE's lists: `train_dials.json`, `dev_dials.json`, `test_dials.json`;
+    - ConvLab-3's unified format: `dialogues.json`.
 
     Any of these files is also read on its own.
 
     Args:
-        path: The folder, archive or file.
+        path: The folder, archive or file, or a split of `multi_woz_v22` as `datasets` loads it.
         split: "train", "dev" (or "val", "validation") or "test", by the lists or the names of files and folders: a
             single file too must show it in its name. None reads all.
-        version: "2.1" or "2.2"; None infers it from the files.
 
     Returns:
         The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
@@ -95,19 +110,25 @@ def read_multiwoz(
         >>> report.turns  # doctest: +SKIP
         7372
     """
-    source, report = Source(path), ReadReport()
-    files = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
-    if version == "2.2" or (version is None and files):
-        parsed = _parse_22(source, files, split, report)
-    else:
-        parsed = (_parse_21(*dialogue, report) for dialogue in _dialogues_21(source, split))
+    report = ReadReport()
+    if isinstance(path, Dataset):
+        rows = (_parse_list(f"row [{index}]", row, report) for index, row in enumerate(path))
+        return build_rows(filter(None, rows), report, "rows of multi_woz_v22", venues=True), report
+    source = Source(path)
+    schema = _find_schema(source, report)
+    parsed = (
+        _parse_21(label, key, dialogue, report)
+        if isinstance(key, str)
+        else _parse_list(label, dialogue, report, schema)
+        for label, key, dialogue in _dialogues(source, split)
+    )
     where = f"{source.path}: split {split or 'all'!r}"
     return build_rows(filter(None, parsed), report, where, venues=True), report
 
 
 def splits_in(source: Source) -> list[str]:
     """Return the splits of a source in any layout of `read_multiwoz`, in the order train, dev, test."""
-    if any(_LISTS.fullmatch(PurePosixPath(name).name) for name in source.names):
+    if any(_LISTS.fullmatch(name) or name == UNIFIED_FILE for name in (PurePosixPath(n).name for n in source.names)):
         return ["train", "dev", "test"]
     splits = {split_of(source, name) for name in _single_files(source)}
     return [split for split in ("train", "dev", "test") if split in splits]
@@ -124,39 +145,41 @@ def _single_files(source: Source, *suffixes: str) -> list[str]:
     ]
 
 
-def _parse_22(
-    source: Source, files: list[str], split: str | None, report: ReadReport
-) -> Iterator[ParsedDialogue | None]:
-    names = files_of_split(source, files or _single_files(source, ".json"), split)
-    schema = _find_schema(source)
-    if schema is None:
-        schema = dict.fromkeys(TRACKED_SLOTS, frozenset())
-        report.normalize("no schema.json: slots checked against the built-in list", str(source.path))
-    for name in names:
-        for where, dialogue in dialogues_in(source, name, DIALOGUE):
-            yield parse_schema_guided(dialogue, schema, NAME_LIKE_SLOTS, report, where)
-
-
-def _find_schema(source: Source) -> Schema | None:
+def _find_schema(source: Source, report: ReadReport) -> Schema:
+    """Return the schema in the source or in a folder above it, else the built-in slots."""
     inside = sorted((name for name in source.names if PurePosixPath(name).name == "schema.json"), key=len)
     if inside:
-        return read_schema(source, inside[0])
-    folders = (source.path.parent, source.path.parent.parent)
-    file = next((folder / "schema.json" for folder in folders if (folder / "schema.json").is_file()), None)
-    return None if file is None else read_schema(Source(file), file.name)
+        return read_schema(source, inside[0])[0]
+    for folder in (source.path.parent, source.path.parent.parent):
+        if (folder / "schema.json").is_file():
+            return read_schema(Source(folder / "schema.json"), "schema.json")[0]
+    if _files_of_22(source):
+        report.normalize("no schema.json: slots checked against the built-in list", str(source.path))
+    return _SLOTS
 
 
-def _dialogues_21(source: Source, split: str | None) -> Iterator[tuple[str, str, Any]]:
-    """Yield file, key and content of each dialogue."""
-    names = _single_files(source)
+def _files_of_22(source: Source) -> list[str]:
+    return [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
+
+
+def _dialogues(source: Source, split: str | None) -> Iterator[tuple[str, str | int, Any]]:
+    """Yield file, key (the position in a list) and content of each dialogue."""
+    names = _files_of_22(source) or _single_files(source)
     names = [name for name in names if PurePosixPath(name).name == "data.json"] or names
     lists = _lists(source, names[0]) if len(names) == 1 else {}
     wanted = SPLITS.get(split or "", split)
-    is_listed = wanted is not None and {"dev", "test"} <= set(lists.values())
+    is_unified = {PurePosixPath(name).name for name in names} == {UNIFIED_FILE}
+    is_listed = is_unified or (wanted is not None and {"dev", "test"} <= set(lists.values()))
     for name in names if is_listed else files_of_split(source, names, split):
         inner = Source(source.path / name) if name.endswith(".zip") else source
         for file in [name] if inner is source else _single_files(inner, ".json"):
             label, dialogues = inner.label(file), inner.json(file)
+            if isinstance(dialogues, list):
+                for key, dialogue in enumerate(dialogues):
+                    check_json(dialogue, _DIALOGUE_UNIFIED if is_unified else {}, f"{label}: dialogue [{key}]")
+                    if not is_unified or wanted in (None, SPLITS[dialogue["data_split"]]):
+                        yield f"{label}: dialogue [{key}]", key, dialogue
+                continue
             check_json(dialogues, {}, label)
             for key, dialogue in dialogues.items():
                 if not is_listed or lists.get(key.removesuffix(".json"), "train") == wanted:
@@ -172,6 +195,74 @@ def _lists(source: Source, data: str) -> dict[str, str]:
             ids = source.read(name).decode("utf-8", "replace").split()
             split_of.update((item.strip('",[]').removesuffix(".json"), SPLITS[match[1]]) for item in ids)
     return split_of
+
+
+def _parse_list(where: str, dialogue: Any, report: ReadReport, schema: Schema = _SLOTS) -> ParsedDialogue | None:
+    """Parse one dialogue of a list, in any of the formats."""
+    if "dialogue_idx" in dialogue:
+        check_json(dialogue, _DIALOGUE_TRADE, where)
+        dialogue = {"dialogue_id": dialogue["dialogue_idx"], "turns": list(_turns_of_trade(dialogue["dialogue"]))}
+    elif "data_split" in dialogue:
+        name = dialogue.get("original_id", dialogue["dialogue_id"])
+        dialogue = {"dialogue_id": name, "turns": list(map(_turn_of_unified, dialogue["turns"]))}
+    elif isinstance(dialogue.get("turns"), Mapping):
+        turns = list(map(_turn_of_hub, _records(dialogue["turns"])))
+        dialogue = {"dialogue_id": dialogue["dialogue_id"], "turns": turns}
+    check_json(dialogue, DIALOGUE, where)
+    return parse_schema_guided(dialogue, schema, NAME_LIKE_SLOTS, report, where)
+
+
+def _turns_of_trade(turns: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for turn in turns:
+        if turn["system_transcript"]:
+            yield _turn(SYSTEM, _detokenize(turn["system_transcript"].split())[0])
+        state = {slot: value for act in turn["belief_state"] for slot, value in act["slots"]}
+        yield _turn(USER, _detokenize(turn["transcript"].split())[0], state)
+
+
+def _turn_of_unified(turn: Mapping[str, Any]) -> dict[str, Any]:
+    state = {
+        f"{domain}-{name}": value for domain, slots in turn.get("state", {}).items() for name, value in slots.items()
+    }
+    spans = [
+        {"slot": f"{act['domain']}-{act['slot']}", "start": act["start"], "exclusive_end": act["end"]}
+        for act in turn["dialogue_acts"]["non-categorical"]
+        if "end" in act
+    ]
+    return _turn(turn["speaker"], turn["utterance"], state if "state" in turn else None, spans)
+
+
+def _turn(
+    speaker: str, text: str, state: Mapping[str, str] | None = None, spans: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return a turn as 2.2 has it; its frames have the state of every domain."""
+    values: dict[str, dict[str, list[str]]] = {slot.partition("-")[0]: {} for slot in TRACKED_SLOTS}
+    for slot, value in ({} if state is None else state).items():
+        slot = slot.replace(" ", "").lower()
+        values.setdefault(slot.partition("-")[0], {})[slot] = list(_read_value(value)[0])
+    frames: list[dict[str, Any]] = [{"service": span["slot"].partition("-")[0], "slots": [span]} for span in spans]
+    if state is not None:
+        frames += [{"service": domain, "state": {"slot_values": slots}} for domain, slots in values.items()]
+    return {"speaker": speaker, "utterance": text, "frames": frames}
+
+
+def _turn_of_hub(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a turn of `multi_woz_v22`, which swaps start and end of spans and has -1 for a span without place."""
+    frames = []
+    for frame in _records(turn["frames"]):
+        state, spans = frame["state"]["slots_values"], _records(frame["slots"])
+        values = dict(zip(state["slots_values_name"], state["slots_values_list"], strict=True))
+        places = [(span["slot"], *sorted((span["start"], span["exclusive_end"]))) for span in spans]
+        slots = [{"slot": slot, "start": start, "exclusive_end": end} for slot, start, end in places if start >= 0]
+        frames.append({"service": frame["service"], "state": {"slot_values": values}, "slots": slots})
+    return {"speaker": (USER, SYSTEM)[turn["speaker"]], "utterance": turn["utterance"], "frames": frames}
+
+
+def _records(columns: Any) -> list[dict[str, Any]]:
+    """Return the records of a column that `datasets` has as a struct of lists."""
+    if isinstance(columns, list):
+        return columns
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _parse_21(label: str, name: str, dialogue: Any, report: ReadReport) -> ParsedDialogue | None:

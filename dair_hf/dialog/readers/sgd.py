@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -47,46 +46,16 @@ DIALOGUE, _NAMING_DIALOGUE = (
     }
     for frame in (_FRAME, _NAMING_FRAME)
 )
-_SCHEMA = [{"service_name": str, "slots": [{"name": str, "possible_values?": [str]}]}]
+_SCHEMA = [{"service_name": str, "slots": [{"name": str, "description?": str, "possible_values?": [str]}]}]
 
 KINDS = ("hotel", "restaurant", "attraction", "place")
-# Service -> kind -> its slots, in SGD and in the five variants of its schema in SGD-X ("Hotels_15" is "Hotels_1").
-_SLOTS = {
-    "hotels": {
-        "hotel": "accommodation_name business_name hotel hotel_name lodging_name name name_of_accommodation "
-        "name_of_hotel name_of_the_resort name_or_alias place place_name",
-        "place": "accommodation_city city destination hotel_area hotel_city hotel_locale hotel_location house_locale "
-        "house_location housing_location locale_of_hotel location location_of_accommodation location_of_hotel "
-        "name_of_city where_to whereabouts",
-    },
-    "restaurants": {
-        "restaurant": "business_name establishment_name name name_of_business name_of_establishment "
-        "name_of_restaurant restaurant restaurant_name title_of_eatery",
-        "place": "city city_details city_of_establishment location location_city location_of_the_restaurant "
-        "restaurant_city restaurant_location",
-    },
-    "travel": {
-        "attraction": "attraction attraction_name attraction_title common_name_of_attraction name name_of_attraction",
-        "place": "attraction_city attraction_town_location city_name location location_of_attraction site_location",
-    },
-    "buses": {
-        "place": "arrival_city arriving_to city_departure_name city_destination city_destination_name city_from "
-        "city_origin city_start departing_city departure departure_city departure_location destination "
-        "destination_city destination_location end_destination end_route_city ending_city from_city from_location "
-        "from_where origin start start_route starting_destination starting_point_city to to_city to_location "
-        "to_where trip_destination",
-    },
-    "trains": {
-        "place": "arrival_city arrival_trip_city departure_trip_city destination destination_city ending_city "
-        "first_city from starting_city starting_point to train_departure",
-    },
-}
-_KIND_OF = {
-    (service, slot): kind
-    for service, kinds in _SLOTS.items()
-    for kind, slots in kinds.items()
-    for slot in slots.split()
-}
+# Service -> kind of the names in it; buses and trains have places only. SGD-X numbers and describes them otherwise.
+_SERVICES = {"hotels": "hotel", "restaurants": "restaurant", "travel": "attraction", "buses": "", "trains": ""}
+# Words in the name or the description of a slot. A town has a name, too, and so do stations and streets.
+_TOWN = re.compile(r"\b(?:city|town|location|locale|destination|departure|arrival|where|whereabouts)\b")
+_NAME = re.compile(r"\b(?:name|title|called|goes by)\b")
+_NAME_OF_TOWN = re.compile(r"\b(?:city|town)\b")
+_OTHER = re.compile(r"address|street|phone|contact|call\b|station|termin|date|time\b|hour|check|arrival day|month")
 
 
 @paused_gc()
@@ -111,44 +80,61 @@ def read_sgd(path: str | os.PathLike[str], split: str | None = None) -> tuple[Da
     Example:
         >>> rows, report = read_sgd("sgd", split="dev")  # doctest: +SKIP
     """
-    source, names = _open(path, split)
     report = ReadReport()
 
     def parse() -> Iterator[ParsedDialogue | None]:
-        schemas: dict[PurePosixPath, Schema] = {}
-        for name in names:
-            folder = PurePosixPath(name).parent
-            if folder not in schemas:
-                schemas[folder] = read_schema(source, (folder / "schema.json").as_posix())
-            schema = schemas[folder]
-            name_slots = frozenset(slot for slot in schema if _name_kind(slot) not in (None, "place"))
-            for where, dialogue in dialogues_in(source, name, DIALOGUE):
-                yield parse_schema_guided(dialogue, schema, name_slots, report, where)
+        for where, dialogue, schema, kinds in _dialogues(path, split, DIALOGUE):
+            name_slots = frozenset(slot for slot, kind in kinds.items() if kind != "place")
+            yield parse_schema_guided(dialogue, schema, name_slots, report, where)
 
-    return build_rows(filter(None, parse()), report, f"{source.path}: split {split or 'all'!r}"), report
+    return build_rows(filter(None, parse()), report, f"{path}: split {split or 'all'!r}"), report
 
 
-def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list[str]]:
-    """Return the source and the names of its dialogue files; in a folder of SPLIT.zip files, that archive."""
+def _dialogues(
+    path: str | os.PathLike[str], split: str | None, shape: Any
+) -> Iterator[tuple[str, Any, Schema, dict[str, str]]]:
+    """Yield position, content, schema and kinds of names (see `read_schema`) of each dialogue of a split.
+
+    In a folder of SPLIT.zip files, that archive is read.
+    """
     source = Source(path)
     archive = f"{SPLITS.get(split or '', split)}.zip"
     if source.path.is_dir() and archive in source.names:
         source = Source(source.path / archive)
     names = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
-    return source, files_of_split(source, names, split)
+    schemas = {}
+    for name in files_of_split(source, names, split):
+        folder = PurePosixPath(name).parent
+        if folder not in schemas:
+            schemas[folder] = read_schema(source, (folder / "schema.json").as_posix())
+        for where, dialogue in dialogues_in(source, name, shape):
+            yield where, dialogue, *schemas[folder]
 
 
-def read_schema(source: Source, file: str) -> Schema:
-    """Read a `schema.json`."""
+def read_schema(source: Source, file: str) -> tuple[Schema, dict[str, str]]:
+    """Read a `schema.json`: slot -> its possible values, and slot -> kind of the names that it holds."""
     services, label = source.json(file), source.label(file)
     check_json(services, _SCHEMA, label)
-    return {
-        _full_slot(service["service_name"], slot["name"]): frozenset(
-            slot.get("possible_values", ()) if slot.get("is_categorical") else ()
-        )
-        for service in services
-        for slot in service["slots"]
-    }
+    values, kinds = {}, {}
+    for service in services:
+        for slot in service["slots"]:
+            name, is_categorical = _full_slot(service["service_name"], slot["name"]), slot.get("is_categorical")
+            values[name] = frozenset(slot.get("possible_values", ()) if is_categorical else ())
+            if kind := None if is_categorical else _name_kind(name, slot.get("description", "")):
+                kinds[name] = kind
+    return values, kinds
+
+
+def _name_kind(slot: str, description: str) -> str | None:
+    """Return the kind of name that a slot holds: hotel, restaurant, attraction, place (a town), or None."""
+    service, _, name = slot.partition("-")
+    kind = _SERVICES.get(service.rpartition("_")[0])
+    text = f"{name.replace('_', ' ')}: {description.lower()}"
+    if kind is None or _OTHER.search(text):
+        return None
+    if kind and _NAME.search(text) and not _NAME_OF_TOWN.search(text):
+        return kind
+    return "place" if _TOWN.search(text) else None
 
 
 def _full_slot(service: str, slot: str) -> str:
@@ -223,39 +209,25 @@ def _annotations(
         yield Annotation(slot if slot in name_slots else None, value, turn, start, end)
 
 
-def _name_kind(slot: str) -> str | None:
-    """Return the kind of name that a slot holds: hotel, restaurant, attraction, place (a town), or None."""
-    service, _, name = slot.lower().partition("-")
-    service = service.rpartition("_")[0] or service
-    return _KIND_OF.get((service, name))
-
-
 @paused_gc()
 def read_entity_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
     """Read all names of one split of SGD: kind (one of `KINDS`) -> sorted names, each in its most frequent spelling."""
-    source, files = _open(path, split)
     counts: dict[str, dict[str, dict[str, int]]] = {kind: {} for kind in KINDS}
-    for file in files:
-        for _, dialogue in dialogues_in(source, file, _NAMING_DIALOGUE):
-            for kind, name in _names_in(dialogue):
-                spellings = counts[kind].setdefault(normalize_name(name), {})
-                spellings[name] = spellings.get(name, 0) + 1
+    for _, dialogue, _, kinds in _dialogues(path, split, _NAMING_DIALOGUE):
+        for kind, name in _names_in(dialogue, kinds):
+            spellings = counts[kind].setdefault(normalize_name(name), {})
+            spellings[name] = spellings.get(name, 0) + 1
     return {kind: sorted(max(s, key=s.__getitem__) for s in names.values()) for kind, names in counts.items()}
 
 
-def _names_in(dialogue: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _names_in(dialogue: Mapping[str, Any], kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield kind and name from states, actions, spans and results of service calls."""
     for turn in dialogue["turns"]:
         for frame in turn["frames"]:
             for slot, values in _slot_values(frame, turn["utterance"]):
-                if kind := _kind(frame["service"], slot):
+                if kind := kinds.get(_full_slot(frame["service"], slot)):
                     names = (value.strip() for value in values)
                     yield from ((kind, name) for name in names if name and name != DONTCARE)
-
-
-@lru_cache(maxsize=10_000)
-def _kind(service: str, slot: str) -> str | None:
-    return _name_kind(_full_slot(service, slot))
 
 
 def _slot_values(frame: Mapping[str, Any], text: str) -> Iterator[tuple[str, Iterable[str]]]:

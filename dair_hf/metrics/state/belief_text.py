@@ -63,6 +63,12 @@ class Belief(NamedTuple):
         """Return a state that is not read from text."""
         return cls(state, any(value for values in state.values() for value in values))
 
+    @classmethod
+    def of_fields(cls, fields: Sequence[tuple[str, Sequence[str]]]) -> Belief:
+        """Return the state of fields (slot, alternatives), of which a slot may have several."""
+        state = dict(fields)
+        return cls.of(state)._replace(repeated=tuple((slot, vs) for slot, vs in fields if vs != state[slot]))
+
 
 def parse(text: str) -> dict[str, list[str]]:
     r"""Parse generated text into a state. Never raises.
@@ -89,11 +95,9 @@ def read_belief(text: str) -> Belief:
         >>> read_belief("hotel-area = east, hotel-stars = 4").is_well_formed
         False
     """
-    fields = list(_fields(text))
-    state = dict(fields)
-    repeated = tuple((slot, values) for slot, values in fields if values != state[slot])
     answered = bool(text.strip(_PADDING))
-    return Belief(state, answered, repeated, not answered or _is_well_formed(text))
+    belief = Belief.of_fields(list(_fields(text)))
+    return belief._replace(answered=answered, is_well_formed=not answered or _is_well_formed(text))
 
 
 def _fields(text: str) -> Iterator[tuple[str, list[str]]]:

@@ -68,17 +68,22 @@ class Convention(Settings):
         "comparison of two values. exact: equal strings; partial95: fuzzywuzzy's partial ratio is above 95; "
         "token_sort: the score is its token-sort ratio / 100, but categorical_slots must equal the first gold value",
     )
-    normalizer: Literal["none", "lower", "parlai", "first_piece", "trade", "mwzeval", "checkdst", "strip_space"] = (
-        _switch(
-            "none",
-            "normalization of values before they are compared. "
-            + "; ".join(f"{name}: {normalizer.text}" for name, normalizer in NORMALIZERS.items()),
-        )
+    normalizer: Literal[
+        "none", "lower", "parlai", "first_piece", "trade", "simpletod", "mwzeval", "checkdst", "strip_space", "trippy"
+    ] = _switch(
+        "none",
+        "normalization of values before they are compared. "
+        + "; ".join(f"{name}: {normalizer.text}" for name, normalizer in NORMALIZERS.items()),
     )
-    extra: Literal["penalise", "penalise_known", "ignore"] = _switch(
+    label_maps: str | None = _switch(
+        None, "dataset configuration of TripPy, whose label_maps list further right values of a gold value"
+    )
+    extra: Literal["penalise", "penalise_known", "forgive_early", "ignore"] = _switch(
         "penalise",
         "treatment of predicted slots that the gold state does not fill. penalise: they are errors; penalise_known: "
-        "they are errors if the schema has them (see schema_slots), else ignored; ignore: only gold slots count",
+        "they are errors if the schema has them (see schema_slots), else ignored; forgive_early: none is an error if "
+        "the last gold state of the dialogue has all predicted values, but for the turns that SimpleTOD lists; ignore: "
+        "only gold slots count",
     )
     empty_answer: Literal["score", "skip"] = _switch(
         "score", "treatment of turns with an empty prediction. score: they count; skip: they are left out"
@@ -112,6 +117,8 @@ _PARLAI = Convention(
     empty_answer="skip",
     domains=MULTIWOZ_DOMAINS,
 )
+_SIMPLETOD = Convention(alternatives="first", none="omit_predicted")
+_TRADE_SLOTS = tuple(slot for slot in MULTIWOZ_SLOTS if not slot.startswith("hospital"))
 
 PRESETS: Mapping[str, Convention] = MappingProxyType(
     {
@@ -120,8 +127,12 @@ PRESETS: Mapping[str, Convention] = MappingProxyType(
         "dair_released": dataclasses.replace(
             _PARLAI, normalizer="first_piece", consistency_slots=("hotel-name", "restaurant-name")
         ),
-        "trade": Convention(alternatives="first", none="omit_predicted", normalizer="trade"),
-        "simpletod": Convention(alternatives="first", none="omit_predicted"),
+        "trade": dataclasses.replace(_SIMPLETOD, normalizer="trade", schema_slots=_TRADE_SLOTS),
+        "simpletod": _SIMPLETOD,
+        "simpletod_default_cleaning": dataclasses.replace(_SIMPLETOD, normalizer="simpletod"),
+        "simpletod_type2_cleaning": dataclasses.replace(_SIMPLETOD, extra="forgive_early"),
+        "ubar": Convention(alternatives="first", normalizer="simpletod"),
+        "trippy": Convention(normalizer="trippy"),
         "mwzeval": Convention(
             alternatives="first", dontcare="drop_gold", none="literal", match="partial95", normalizer="mwzeval"
         ),
@@ -132,6 +143,17 @@ PRESETS: Mapping[str, Convention] = MappingProxyType(
         "checkdst": Convention(none="literal", normalizer="checkdst", domains=MULTIWOZ_DOMAINS),
     }
 )
+
+# Format of a file of predictions (`state.formats`) -> preset of its evaluator.
+FORMAT_PRESETS = {
+    "json": "any_of",
+    "trade": "trade",
+    "simpletod": "simpletod",
+    "parlai": "checkdst",
+    "ubar": "ubar",
+    "convlab": "convlab3",
+    "mwz22": "mwzeval",
+}
 
 
 def resolve_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Convention]:

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from dair_hf.evaluation.statistics import ratios_with_intervals
 from dair_hf.metrics.items import Item, join_views, pair_items, read_state, read_turns, units, warn_of_one_unit
 from dair_hf.metrics.state.belief_text import Belief
-from dair_hf.metrics.state.conventions import NAME_SLOTS, Convention, resolve_convention
+from dair_hf.metrics.state.conventions import (
+    MULTIWOZ_DOMAINS,
+    MULTIWOZ_SLOTS,
+    NAME_SLOTS,
+    Convention,
+    resolve_convention,
+)
 from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns, domain_of, reference_names
 from dair_hf.metrics.state.normalizers import DONTCARE
 
@@ -141,9 +147,15 @@ def _figures(
 ) -> dict[str, Any]:
     scored = [(reference, comparison) for reference, comparison in compared if _is_scored(comparison, convention)]
     comparisons = [comparison for _, comparison in scored]
+    slots = _schema_size(comparisons, convention)
     ratios = {
         "joint_goal_accuracy": (np.array([c.score for c in comparisons]), np.ones(len(comparisons))),
         "joint_goal_accuracy_names": _joint_goal(comparisons, NAME_SLOTS),
+        "average_goal_accuracy": _average_goal(comparisons),
+        "slot_accuracy": (
+            np.array([1 - sum(1 - score for score in c.scores.values()) / slots for c in comparisons]),
+            np.ones(len(comparisons)),
+        ),
     }
     result: dict[str, Any] = {
         **ratios_with_intervals(ratios, units([reference for reference, _ in scored]), **settings)
@@ -175,6 +187,21 @@ def _joint_goal(
         math.prod(score for slot, score in comparison.scores.items() if slot in slots) for comparison in comparisons
     ]
     return np.array(scores) * has_slot, has_slot
+
+
+def _schema_size(comparisons: Sequence[Comparison], convention: Convention) -> int:
+    """Return the number of slots that a turn may fill: given, or MultiWOZ's for data of its domains, else gold's."""
+    gold = {slot for comparison in comparisons for slot in comparison.gold_slots}
+    of_data = MULTIWOZ_SLOTS if set(MULTIWOZ_DOMAINS).issuperset(map(domain_of, gold)) else gold
+    schema = convention.slots or convention.schema_slots or of_data
+    return sum(convention.domains is None or domain_of(slot) in convention.domains for slot in schema)
+
+
+def _average_goal(comparisons: Sequence[Comparison]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean score of the gold slots of each turn, and whether it has any."""
+    scores = [[c.scores[slot] for slot in c.gold_slots] for c in comparisons]
+    has_slot = np.array([float(bool(of_turn)) for of_turn in scores])
+    return np.array([math.fsum(of_turn) / max(len(of_turn), 1) for of_turn in scores]), has_slot
 
 
 def _by_domain(comparisons: Sequence[Comparison]) -> dict[str, dict[str, float]]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dair_hf.errors import BeliefTextWarning, DataError, SlotNameWarning
-from dair_hf.metrics.items import Item
+from dair_hf.io.files import read_json
+from dair_hf.metrics.items import Item, State
 from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import (
     MULTIWOZ_BUS_SLOTS,
@@ -25,6 +26,21 @@ _FULL_NAMES = {"arrive": "arriveby", "leave": "leaveat"}
 _MULTIWOZ_ALL_DOMAINS = {*MULTIWOZ_DOMAINS, "bus"}
 _UNREAD_SHARE = 0.9  # a larger share of unreadable predictions is refused
 _MAX_SHOWN = 5  # unknown slots that a warning lists
+# Turns, by dialogue, that SimpleTOD counts as wrong if slots are predicted early.
+_NOT_EARLY = frozenset(
+    f"{dialogue}/{turn}"
+    for dialogue, *turns in map(
+        str.split,
+        (
+            "PMUL1812 1 2|MUL2177 9 10 11 12 13 14|PMUL0182 1|PMUL0095 1|MUL1883 1|PMUL2869 9 11|SNG0433 0 1|"
+            "PMUL4880 2|PMUL2452 2|PMUL2882 2|SNG01391 1|MUL0803 7|MUL1560 4 5|PMUL4964 6 7|MUL1753 8 9|PMUL3921 4|"
+            "PMUL3403 0 4|SNG0933 3|SNG0296 1|SNG0477 1|MUL0814 1|SNG0078 1|PMUL1036 6|PMUL4840 2|PMUL3423 6|"
+            "MUL2284 2|PMUL1373 1|SNG01538 1|MUL0011 2|PMUL4326 4|MUL1697 10|MUL0014 5|PMUL1370 1|PMUL1801 7|"
+            "MUL0466 2|PMUL0506 1 2|SNG1036 2"
+        ).split("|"),
+    )
+    for turn in turns
+)
 _LATIN_1 = dict.fromkeys(range(128, 256))
 
 
@@ -39,6 +55,15 @@ def _fold(slot: str) -> str:
     domain, hyphen, name = slot.partition("-")
     name = re.sub(r"[\W_]", "", name.lower()).removeprefix("book")
     return domain + hyphen + _FULL_NAMES.get(name, name)
+
+
+_MULTIWOZ_SPELLINGS = {_fold(slot): slot for slot in (*MULTIWOZ_SLOTS, *MULTIWOZ_BUS_SLOTS)}
+
+
+def multiwoz_slot(slot: str) -> str:
+    """Return a slot as MultiWOZ 2.2 spells it ("Hotel_Book Day", "train-leave"); other slots in lower case."""
+    slot = slot.lower() if "-" in slot else slot.lower().replace("_", "-", 1)
+    return _MULTIWOZ_SPELLINGS.get(_fold(slot), slot)
 
 
 class _SlotNames:
@@ -188,7 +213,7 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
     beliefs = [prediction.value for prediction, _ in turns]
     other = [prediction.where for prediction, _ in turns if not prediction.value.is_well_formed]
     form = f"{len(other)} of {len(turns)} predictions, such as {other[0]}, are" if other else ""
-    expected = "text that does not have the form 'hotel-area = east ; hotel-name = warkworth house'"
+    expected = "text in another form than the format has, by default 'hotel-area = east ; hotel-name = warkworth house'"
     if len(other) > _UNREAD_SHARE * sum(belief.answered for belief in beliefs):
         raise DataError(f"{form} {expected}; a state as an object is given under 'state'")
     if other:
@@ -199,6 +224,9 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
             "domains and slots: nothing to compare, since the convention leaves out all slots of the references: "
             f"{', '.join(sorted(names.in_references))}"
         )
+    if convention.extra == "forgive_early":
+        last = {reference.dialogue: reference.value.state for _, reference in turns}
+        turns = [(_without_early(p, r, last[r.dialogue], convention), r) for p, r in turns]
     comparisons = [
         compare_states(prediction.value, reference.value.state, convention, names) for prediction, reference in turns
     ]
@@ -229,6 +257,17 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
     return comparisons
 
 
+def _without_early(prediction: Item, reference: Item, last: State, convention: Convention) -> Item:
+    """Return the prediction without slots that gold fills later, if the last gold state has all that it fills."""
+    predicted = _filled_slots(prediction.value.state, convention, is_gold=False)
+    gold = _filled_slots(last, convention, is_gold=True)
+    is_early = all(gold.get(slot) == values for slot, values in predicted.items())
+    if not is_early or prediction.value.repeated or reference.row_id in _NOT_EARLY:
+        return prediction
+    state = {slot: values for slot, values in prediction.value.state.items() if slot in reference.value.state}
+    return prediction._replace(value=prediction.value._replace(state=state))
+
+
 def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *, is_gold: bool) -> dict[str, list[str]]:
     """Return slot -> normalized values of what the convention compares."""
     empty_values = {"", "none", "not mentioned"}
@@ -249,6 +288,8 @@ def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *,
         values = [value for value in values if value not in empty_values]
         if dontcare == "drop_gold" and is_gold and DONTCARE in values:  # mwzeval reads it before it normalizes values
             continue
+        if is_gold and convention.label_maps is not None:
+            values += [other for value in values for other in _label_map(convention.label_maps).get(value, ())]
         if normalizer != "none":
             values = [normalize(normalizer, slot, value, is_gold) for value in values]
             values = [value for value in values if value not in empty_values]  # a table may map a value to "none"
@@ -257,6 +298,12 @@ def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *,
         if values:
             filled[slot] = values[:limit]
     return filled
+
+
+@functools.lru_cache(maxsize=4)
+def _label_map(path: str) -> Mapping[str, Sequence[str]]:
+    maps: Mapping[str, Sequence[str]] = read_json(path)["label_maps"]
+    return maps
 
 
 @functools.lru_cache(maxsize=32)

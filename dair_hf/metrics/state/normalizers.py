@@ -6,6 +6,7 @@ The tables are the evaluators': spelling -> canonical spelling.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -77,6 +78,8 @@ _TRADE_BY_WORD = {
     ("price", "ch"): "cheap",
     ("internet", "free"): "yes",
 }
+_TRADE_WORDS = ("area", "day", "price", "internet")
+_TRADE_BY_KIND = {(slot.partition("-")[2], variant): value for (slot, variant), value in _TRADE_BY_SLOT.items()}
 
 _MWZEVAL_NAMES = {
     "hotel du vin bistro": "hotel du vin and bistro",
@@ -187,16 +190,29 @@ def _checkdst(slot: str, value: str) -> str:
     return _CHECKDST.get(value, value)
 
 
+def _corrected(slot: str, value: str, by_slot: Mapping[tuple[str, str], str]) -> str:
+    """Correct a value by TRADE's tables of slots and of words in their names."""
+    by_word = (_TRADE_BY_WORD[word, value] for word in _TRADE_WORDS if word in slot and (word, value) in _TRADE_BY_WORD)
+    return by_slot.get((slot, value)) or next(by_word, value)
+
+
 def _trade(slot: str, value: str) -> str:
     if slot.partition("-")[0] not in _TRADE_DOMAINS:
         return value
-    value = _TRADE_ANY_SLOT.get(value, value)
-    if (slot, value) in _TRADE_BY_SLOT:
-        return _TRADE_BY_SLOT[slot, value]
-    for word in ("area", "day", "price", "internet"):
-        if word in slot and (word, value) in _TRADE_BY_WORD:
-            return _TRADE_BY_WORD[word, value]
-    return value
+    return _corrected(slot, _TRADE_ANY_SLOT.get(value, value), _TRADE_BY_SLOT)
+
+
+def _simpletod(slot: str, value: str) -> str:
+    """Clean a value as `--default_cleaning` does: TRADE's corrections of slots, in every domain, but not its typos.
+
+    What it corrects to "none" remains a value, on both sides.
+    """
+    value = _corrected(slot.partition("-")[2], value, _TRADE_BY_KIND)
+    return "(none)" if value == "none" else value
+
+
+def _trippy(slot: str, value: str) -> str:
+    return " ".join(word for word in map(str.strip, re.split(r"(\W+)", value)) if word)
 
 
 def _mwzeval(slot: str, value: str) -> str:
@@ -266,9 +282,11 @@ NORMALIZERS: Mapping[str, _Normalizer] = MappingProxyType(
             _first_piece, _first_piece_of_gold, "as parlai, cut at the first comma followed by a space"
         ),
         "trade": _Normalizer(_unchanged, _trade, "TRADE's table of typos, gold only"),
+        "simpletod": _Normalizer(_simpletod, _simpletod, "SimpleTOD's default cleaning, of both sides"),
         "mwzeval": _Normalizer(_mwzeval, _mwzeval, "canonical slots, names, types, food and times"),
         "checkdst": _Normalizer(_checkdst, _checkdst, "center and n-star folded, cut at the first comma"),
         "strip_space": _Normalizer(_strip_space, _strip_space, "lower case without spaces, split at '|'"),
+        "trippy": _Normalizer(_trippy, _trippy, "words and punctuation separated by single spaces"),
     }
 )
 

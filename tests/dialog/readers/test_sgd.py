@@ -128,26 +128,40 @@ def test_bank_crosses_kinds_and_keeps_the_frequent_spelling(tmp_path: Path) -> N
         assert read_entity_names(tmp_path, "dev")["hotel"] == ["Elm Inn"]
 
 
-def test_name_kinds() -> None:
-    kinds = [
-        _name_kind(slot)
-        for slot in ("hotels_4-place_name", "travel_1-attraction_name", "trains_1-from", "media_1-title")
-    ]
-    assert kinds == ["hotel", "attraction", "place", None]
+# Slots of SGD and of schema variants in SGD-X: service, slot, description.
+@pytest.mark.parametrize(
+    ("service", "slot", "description", "kind"),
+    [
+        ("Hotels_4", "place_name", "Name of the accommodation", "hotel"),
+        ("Hotels_15", "name_or_alias", "The name by which the hotel is known", "hotel"),
+        ("Restaurants_25", "name_of_establishment", "What the restaurant is called", "restaurant"),
+        ("Travel_15", "common_name_of_attraction", "What the attraction goes by", "attraction"),
+        ("Hotels_13", "name_of_city", "Name of city or town", "place"),
+        ("Hotels_43", "street_address", "Navigable location of the hotel", None),
+        ("Trains_15", "departure_station_name", "The terminal where the train is leaving from", None),
+        ("Buses_15", "departure_city", "Starting point in bus itinerary", "place"),
+        ("Media_1", "title", "Title of the movie", None),
+    ],
+)
+def test_kind_of_name_by_description(service: str, slot: str, description: str, kind: str | None) -> None:
+    assert _name_kind(f"{service}-{slot}".lower(), description) == kind
 
 
 @pytest.mark.parametrize(
-    ("service", "slot", "kind"),
+    ("service", "slot", "description", "kind"),
     [
-        ("Hotels_15", "name_of_accommodation", "hotel"),
-        ("Hotels_42", "place", "hotel"),
-        ("Restaurants_24", "title_of_eatery", "restaurant"),
-        ("Travel_12", "attraction", "attraction"),
+        ("Hotels_15", "name_of_accommodation", "Name of the hotel or guest house", "hotel"),
+        ("Hotels_42", "place", "Name of the hotel", "hotel"),
+        ("Restaurants_24", "title_of_eatery", "The restaurant's common name", "restaurant"),
+        ("Travel_12", "attraction", "Popular name of the attraction", "attraction"),
     ],
 )
-def test_names_of_the_schema_variants_of_sgd_x(tmp_path: Path, service: str, slot: str, kind: str) -> None:
+def test_names_of_the_schema_variants_of_sgd_x(
+    tmp_path: Path, service: str, slot: str, description: str, kind: str
+) -> None:
     text = json.dumps([dialogue()]).replace("Hotels_1", service).replace("hotel_name", slot)
     schema = json.loads(json.dumps(SCHEMA).replace("Hotels_1", service).replace("hotel_name", slot))
+    schema[0]["slots"][0]["description"] = description
     rows, report = read_sgd(write(tmp_path, "dev", text, schema), "dev")
     assert (report.names, report.names_in_text, report.mentions) == (2, 2, 3)
     assert read_entity_names(tmp_path, "dev")[kind][:1] == ["Aspen Lodge"]

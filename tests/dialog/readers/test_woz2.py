@@ -173,7 +173,8 @@ def test_public_states_are_those_of_an_independent_parse(real_data: Path, split:
 def test_public_pairs_are_sound_and_change_food_only(real_data: Path, evaluate_on: str) -> None:
     config = woz2(real_data / "woz2" / "woz2.zip", evaluate_on=evaluate_on, covariant_only=False)
     dialogs = load_dialogs(config)
-    train, test = redraw(dialogs.train, _training_augmenter(config, 0)), evaluation_pairs(dialogs, config)
+    train = redraw(dialogs.train, _training_augmenter(dialogs.train, config, 0))
+    test = evaluation_pairs(dialogs, config)
     for pairs, trained in ((train, None), (test, train)):
         report = audit(pairs, train=trained)
         report.raise_if_unsound()
