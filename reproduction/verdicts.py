@@ -26,12 +26,12 @@ tolerance of its own: it is *inside the tolerance* if the whole interval of d is
 better. Brackets show d and its bound. *Inside* means that our runs do not contradict the printed value, not that both
 are equal.
 
-**Relations.** A sentence in place of a value is a relation between two of our own values. Where both have at least two
-seeds in common, d is their mean difference over these seeds, whose runs start from the same weights and see the same
-batches, with the 95 % t interval of paired values: from d - b to d + b, b = t s / sqrt(n). Else b = t sqrt(s^2 / n +
-s'^2 / n') of the two means (Welch). "above" means d > 0, "below" d < 0, "about" |d| up to the row's tolerance, and "not
-above" d up to it. The relation *holds* if it does on the whole interval, *does not hold* if it does nowhere on it, and is
-*undecided* otherwise. With one seed on either side there is no interval, and it is *undecided*.
+**Relations.** A sentence in place of a value is a relation between two of our own values. Where both have at least
+two seeds in common, d is their mean difference over these seeds, whose runs start from the same weights and see the
+same batches, with the 95 % t interval of paired values: from d - b to d + b, b = t s / sqrt(n). Else b = t sqrt(s^2 /
+n + s'^2 / n') of the two means (Welch). "above" means d > 0, "below" d < 0, "about" |d| up to the row's tolerance,
+and "not above" d up to it. The relation *holds* if it does on the whole interval, *does not hold* if it does nowhere
+on it, and is *undecided* otherwise. With one seed on either side there is no interval, and it is *undecided*.
 
 Standard deviations are over seeds, with n - 1."""
 

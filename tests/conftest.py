@@ -38,6 +38,7 @@ if _DATA in os.environ:
 
 pytest_plugins = ["tests.fixtures.hub_server"]
 
+
 def pytest_collection_finish() -> None:
     """Leave what was imported out of garbage collections: accelerate starts a full one in every training."""
     gc.collect()

@@ -118,7 +118,7 @@ def test_relations(mean: float, relation: str, tolerance: float, kind: str) -> N
 
 
 def test_relations_are_paired_over_shared_seeds() -> None:
-    """The differences of seeds 0 to 2 are 1, 2 and 3, with the interval of scipy's paired t-test; seed 9 has no partner."""
+    """Seeds 0 to 2 differ by 1, 2 and 3, with the interval of scipy's paired t-test; seed 9 is on one side only."""
     ours, other = {0: 11.0, 1: 22.0, 2: 33.0, 9: 50.0}, {0: 10.0, 1: 20.0, 2: 30.0}
     low, high = stats.ttest_rel([11, 22, 33], [10, 20, 30]).confidence_interval(0.95)
     difference, bound = difference_of(ours, other)
