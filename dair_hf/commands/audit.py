@@ -66,7 +66,7 @@ def audit_file(
     from dair_hf.commands.audit_findings import audit_rows, label_changes
     from dair_hf.commands.audit_rows import TOOLS, read_audited, refusal_of
 
-    source = {"name": name, "split": split, "revision": revision}
+    source: dict[str, Any] = {"name": name, "split": split, "revision": revision}
     data = read_audited(pairs, inputs, labels, **source)
     of_other = {**(source if against == pairs else {}), "split": against_split}
     other = None if against is None else read_audited(against, labels=labels, paired=False, **of_other)

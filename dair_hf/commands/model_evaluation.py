@@ -50,7 +50,7 @@ class EvaluationSettings(NamedTuple):
     limit: int | None
     clusters: str | None
     device: str | None
-    source: dict[str, str | None]  # options of `datasets.load_dataset`
+    source: dict[str, Any]  # options of `datasets.load_dataset`
 
 
 # Evaluation, what answered, the settings that were used, and the report.

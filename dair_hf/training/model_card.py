@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import math
 import re
@@ -24,7 +25,6 @@ from transformers import (
 )
 from transformers.modelcard import TASK_MAPPING
 
-from dair_hf import __version__
 from dair_hf.config import DAIRConfig
 from dair_hf.data.held_rows import held_rows
 from dair_hf.data.sampling import EpochPairs
@@ -205,12 +205,19 @@ def _objective_section(args: DAIRConfig, training: TrainingFacts) -> list[str]:
         if args.uses_regularizer
         else f"Trained without a term on consistency, as a baseline of [DAIR]({PAPER})."
     )
-    return [method, "", *(f"- {line}" for line in [*lines, f"version: dair_hf {__version__}"])]
+    return [method, "", *(f"- {line}" for line in [*lines, f"version: dair_hf {_version()}"])]
 
 
 def _described(value: Any) -> str:
     """Describe an objective or augmenter: a function by its name, since its repr contains a memory address."""
     return getattr(value, "__qualname__", repr(value))
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("dair-hf")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _results_section(report: PairResult) -> list[str]:
