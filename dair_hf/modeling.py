@@ -129,16 +129,7 @@ def load_pretrained(
     """Call `kind.from_pretrained` for a model, configuration, tokenizer or processor that the user names.
 
     Code of the model runs only with `trust_remote_code`. By default transformers would ask on standard input.
-
-    Args:
-        kind: Class of transformers.
-        name: Model id on the Hub, or local folder.
-        setting: Setting that names the model, for the message.
-        trust_remote_code: Whether to run code of the model.
-        **options: Other arguments of `from_pretrained`.
-
-    Raises:
-        DataError: It cannot be loaded.
+    `setting` names the model in messages.
     """
     with explained(setting, Exception):  # of any type, if a file is damaged
         return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
@@ -215,14 +206,6 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
 
     The generation settings of the checkpoint are removed, so that it decodes greedily unless the training arguments
     say otherwise (`generation_num_beams`).
-
-    Args:
-        config: Model to load.
-        tokenizer: Sets vocabulary size and special tokens of a model from scratch.
-        seed: Seed of initial weights and adapters.
-
-    Returns:
-        An encoder-decoder or a decoder-only language model.
 
     Raises:
         DataError: Neither a name nor settings are given, the model is not found, or a setting is unknown or invalid.
@@ -349,13 +332,9 @@ def add_adapters(
 def require_all_weights(
     model: PreTrainedModel, report: Mapping[str, Any], setting: str, new_modules: Collection[str] = ()
 ) -> None:
-    """Refuse a model whose checkpoint lacks weights; transformers would initialize them at random and only warn.
+    """Refuse a model whose checkpoint lacks weights, except of new modules; transformers would only warn.
 
-    Args:
-        model: Model from `from_pretrained(..., output_loading_info=True)`.
-        report: Second result of that call.
-        setting: Setting that names the model, for the message.
-        new_modules: Modules whose weights need not be in the checkpoint.
+    `report` is the second result of `from_pretrained(..., output_loading_info=True)`.
     """
     absent = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     prefixes = tuple(f"{name}." for name in new_modules)

@@ -268,16 +268,7 @@ def count_positions(batch: Mapping[str, Any], view_mask: Tensor) -> Tensor | Non
 
 
 def flatten_views(batch: Mapping[str, Any], views: np.ndarray) -> dict[str, Tensor]:
-    """Select views of a batch as rows: `{column: [N, ...]}` with `N = views.sum()`, in `[B, V]` order.
-
-    Args:
-        batch: `{column: [B, V, ...]}`; `view_mask` and entries other than tensors are left out.
-        views: Views to select, `[B, V]` bool, on the host.
-
-    Example:
-        >>> flatten_views({"x": torch.tensor([[1, 2], [3, 0]])}, np.array([[True, True], [True, False]]))
-        {'x': tensor([1, 2, 3])}
-    """
+    """Select views `[B, V]` of a batch as rows: `{column: [N, ...]}` with `N = views.sum()`, in `[B, V]` order."""
     columns = {name: v for name, v in batch.items() if isinstance(v, Tensor) and name != VIEW_MASK}
     if views.all() or not columns:
         return {name: values.flatten(0, 1) for name, values in columns.items()}

@@ -28,9 +28,8 @@ BATCH = 64  # rows, possibly of images, that are made at once
 class HeldRows(torch.utils.data.Dataset[dict[str, Any]]):
     """Rows that were each made once, and are read from a temporary file as often as needed.
 
-    An evaluation reads a row several times. If a transform is random, losses, answers and report would otherwise
-    belong to different partners. The random numbers of Python, numpy and torch are seeded while rows are made, so that
-    all processes and all evaluations have the same partners, and training keeps its own random numbers.
+    If a transform is random, losses, answers and report of an evaluation would otherwise belong to different partners.
+    Rows are made with seeded random numbers, and training keeps its own.
 
     `partners` `[N, P]` says which partners exist; `column_names` are the columns of the rows, then stored columns of
     originals that a transform leaves out.

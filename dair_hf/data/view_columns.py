@@ -60,12 +60,7 @@ def partner_numbers(columns: Iterable[str]) -> list[int]:
 
 
 def columns_of_views(column: str, columns: Collection[str]) -> dict[int, str]:
-    """Return the columns that hold one column of the model: view -> name, in the order of the views.
-
-    Example:
-        >>> columns_of_views("x", ["augmented_2_x", "augmented_y", "x"])
-        {0: 'x', 2: 'augmented_2_x'}
-    """
+    """Return the columns that hold one column of the model: view -> name, in the order of the views."""
     names = {view: view_prefix(view) + column for view in (0, *partner_numbers(columns))}
     return {view: name for view, name in names.items() if name in columns}
 
@@ -75,10 +70,6 @@ def columns_by_view(columns: Iterable[str], where: object) -> dict[int, dict[str
 
     Partners must have columns of the originals. Otherwise a label under another name would be lost, and the partner
     would silently have the label of its original.
-
-    Example:
-        >>> columns_by_view(["x", "y", "augmented_x"], "train_dataset")
-        {0: {'x': 'x', 'y': 'y'}, 1: {'x': 'augmented_x'}}
     """
     views: dict[int, dict[str, str]] = {0: {}}
     for name in columns:

@@ -189,13 +189,9 @@ class LambdaControl(TrainerCallback):
 def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, args: DAIRConfig) -> Tensor:
     """Return the squared norms of the gradients of R and of the losses at the roots of the losses, for every pair.
 
-    With `r = sqrt(l)`, a function g of the losses has `dg/dr = 2 r dg/dl`, so `|grad g|^2 = sum_views 4 l (dg/dl)^2`.
-
-    If R compares output distributions, `slopes` is None, and `8 R`, or `4 R` with `stop_gradient`, takes the place of
-    the squared norm, which is exact for R_sq of a pair.
-
-    Returns `[B, 2]`: of R, and of `w l + w~ l~`; 0 for a row without a partner. Their ratio is the squared gradient
-    share at lambda 1 per pair (`LambdaControl`).
+    `[B, 2]`: of R, and of `w l + w~ l~`; 0 for a row without a partner. A function g of the losses has
+    `|grad g|^2 = sum_views 4 l (dg/dl)^2`. If R compares output distributions, `8 R` takes its place, or `4 R` with
+    `stop_gradient`.
     """
     weight, augmented_weight = args.pair_weights
     with torch.no_grad():

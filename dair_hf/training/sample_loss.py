@@ -54,11 +54,6 @@ def derived_sample_loss(model: Any) -> str | None:
     It depends on the loss function of the class in transformers (`loss_type`, also of a parent class), on
     `problem_type` and `num_labels` of a classifier, and on `is_encoder_decoder` of a model that generates. None for
     other models.
-
-    Example:
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> derived_sample_loss(GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1)))
-        'causal'
     """
     base = base_model_of(model)
     if not isinstance(base, PreTrainedModel):
@@ -88,9 +83,7 @@ def can_generate(model: Any) -> bool:
 def refuse_virtual_tokens(model: Any) -> None:
     """Refuse adapters that put virtual tokens before the tokens of a decoder-only model or a classifier of tokens.
 
-    Their outputs are longer than the labels, and for prompts that are padded on the left peft computes other positions
-    than in training. A decoder-only classifier gets embeddings instead of tokens, and reads the padding. Prefix tuning
-    adds keys and values only, and an encoder-decoder keeps the length of its target.
+    Their outputs are longer than the labels. Prefix tuning adds keys and values only.
     """
     adapter: Any = getattr(model, "active_peft_config", None)
     if not getattr(adapter, "is_prompt_learning", False) or adapter.peft_type in LENGTH_KEEPING:
@@ -122,10 +115,8 @@ def resolve_sample_loss(sample_loss: str | SampleLoss | None, model: Any) -> tup
 def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss: PairLoss, name: str) -> None:
     """Refuse a sample loss whose mean over a few rows differs from the loss that the model computes for them.
 
-    The originals with the most targets are run twice without dropout: as in training, and by the model with its labels
-    (mean over targets). With `chunked_loss`, and if all inputs are tokens, only `TOKENS_COMPARED` tokens of each row
-    are run, from the first target on. The relative difference may be 1e-4, or 2e-2 in half precision. The random state
-    is restored.
+    The originals with the most targets are run twice without dropout: as in training, and by the model with its labels.
+    The random state is restored.
     """
     model_class = type(base_model_of(model))
     if LABELS not in find_labels(model_class) or LABELS not in batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +16,8 @@ from dair_hf.losses.per_sample import SampleLoss
 from dair_hf.training.checks import refuse_unsupported_launch
 from dair_hf.training.sample_loss import MODEL_LOSSES, decoder_inputs_of, resolve_sample_loss, row_rules
 
-if TYPE_CHECKING:
-    from transformers import Trainer as _Trainer
-else:
-    _Trainer = object  # the class that follows the mixin
 
-
-class PairMixin(_Trainer):
+class PairMixin:
     """Trains on pairs with the DAIR objective in any subclass of `Trainer`, such as TRL's `SFTTrainer`.
 
     Rows are as for `DAIRTrainer`, with the columns that the trainer's collator reads. A `PairCollator` wraps it: both
@@ -60,7 +55,7 @@ class PairMixin(_Trainer):
 
     def _set_signature_columns_if_needed(self: Any) -> None:
         is_new = self._signature_columns is None
-        super()._set_signature_columns_if_needed()
+        super()._set_signature_columns_if_needed()  # type: ignore[misc]
         if is_new:
             partners = partner_numbers(columns_of(self.train_dataset) or ()) or [1]
             names = [view_prefix(view) + name for view in (0, *partners) for name in self._signature_columns]
@@ -69,13 +64,13 @@ class PairMixin(_Trainer):
     def _get_num_items_in_batch(self: Any, batches: list[Any], device: torch.device) -> Any:
         """Return the rows of a step; in an evaluation, what the trainer counts."""
         if not batches or VIEW_MASK not in batches[0]:
-            return super()._get_num_items_in_batch(batches, device)
+            return super()._get_num_items_in_batch(batches, device)  # type: ignore[misc]
         rows = torch.stack([view_mask(batch)[:, 0].sum() for batch in batches]).sum().to(device)
         return self.accelerator.reduce(rows, "sum")
 
     def _prepare_inputs(self: Any, inputs: dict[str, Any]) -> dict[str, Tensor]:
         """Return the views of a batch as rows; in an evaluation, the originals."""
-        batch = super()._prepare_inputs(inputs)
+        batch = super()._prepare_inputs(inputs)  # type: ignore[misc]
         if VIEW_MASK not in batch:
             return batch
         self._views = view_mask(batch).clone()
@@ -88,7 +83,7 @@ class PairMixin(_Trainer):
     ) -> Any:
         """Return the contribution of a micro-batch to the objective; in an evaluation, the trainer's loss."""
         if not self.model.training:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)  # type: ignore[misc]
         labels = inputs.pop(LABELS)
         if (shifted := decoder_inputs_of(self.model)) is not None and "decoder_input_ids" not in inputs:
             inputs["decoder_input_ids"] = shifted(labels=labels)
