@@ -122,9 +122,9 @@ def read_published(path: str, name: str, kind: str, *, is_only: bool = False) ->
     With `is_only`, the file has no other states than these, so that they may also be under the key "state".
     """
     chosen = FORMATS[name]
-    keys = (chosen.predicted, "prediction") if kind == "predictions" else (chosen.gold, "reference")
+    keys = [chosen.predicted, "prediction"] if kind == "predictions" else [chosen.gold, "reference"]
     if is_only or kind == "predictions":
-        keys += ("state",)
+        keys.append("state")
     items = []
     for number, turn in enumerate(_turns(path)):
         where = f"{path}: turn [{number}]"
