@@ -10,7 +10,6 @@ import pytest
 
 from dair_hf import DataError, pairs_from_jsonl
 from dair_hf.io.records import is_hub_id
-from tests.fixtures.hub_protocol import USER, Blob, add_commit
 from tests.fixtures.hub_server import HubServer
 
 CARD = """---
@@ -39,12 +38,12 @@ for arguments in json.loads(sys.argv[1]):
 
 @pytest.mark.slow
 def test_commands_read_a_data_set_of_the_hub(hub_server: HubServer, tmp_path: Path) -> None:
-    name, blobs = f"{USER}/pairs", {path: Blob(text.encode(), large=False) for path, text in FILES.items()}
-    first = add_commit(hub_server, f"datasets/{name}", "first", blobs)
-    add_commit(hub_server, f"datasets/{name}", "second", {**blobs, "test.jsonl": blobs["other.jsonl"]})
+    name, files = "tester/pairs", {path: text.encode() for path, text in FILES.items()}
+    first = hub_server.add_commit(f"datasets/{name}", files)
+    hub_server.add_commit(f"datasets/{name}", {**files, "test.jsonl": files["other.jsonl"]})
     answers = [{"row_id": str(n), "view": view, "answer": "0"} for n in range(3) for view in (0, 1)]
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
-    source = ["--config", "reviews", "--split", "test", "--revision", first.oid]
+    source = ["--config", "reviews", "--split", "test", "--revision", first]
     calls = [
         ["audit", name, "--json", *source, "--against", name, "--against-split", "train"],
         ["prompts", name, *source],
@@ -52,9 +51,9 @@ def test_commands_read_a_data_set_of_the_hub(hub_server: HubServer, tmp_path: Pa
         ["audit", name, "--json", "--config", "other"],
         ["audit", name, "--json", "--split", "test", "--name", "reviews"],
     ]
-    done = hub_server.run_python("-c", COMMANDS, json.dumps(calls), HF_TOKEN="")
+    done = hub_server.run_python("-c", COMMANDS, json.dumps(calls))
     audit, *prompts, evaluation, other, newest = map(json.loads, done.stdout.splitlines())
-    assert (audit["file"], audit["split"], audit["revision"]) == (name, "test", first.oid)
+    assert (audit["file"], audit["split"], audit["revision"]) == (name, "test", first)
     assert audit["counts"]["rows"] == 3 and audit["findings"] == []
     assert [line["prompt"] for line in prompts] == [
         row[f"{view}text"] for view in ("", "augmented_") for row in ROWS[3:]
