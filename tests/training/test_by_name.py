@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from dair_hf import DAIRTrainer, DataError
 from tests.fixtures import saved_models, tiny
+from tests.fixtures.hub_server import HubServer
 
 ROWS: list[dict[str, Any]] = [
     {"text": "w4 w5", "label": 1},
@@ -127,3 +129,25 @@ def test_adapters_are_added_and_the_new_output_layer_is_trained_and_saved(tmp_pa
 def test_a_name_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         trainer(tmp_path, str(tmp_path / "nowhere"), ROWS)
+
+
+BY_ID = """
+import json, sys
+from dair_hf import DAIRConfig, DAIRTrainer
+rows = json.loads(sys.argv[2])
+trainer = DAIRTrainer(sys.argv[1], DAIRConfig("out", use_cpu=True, report_to="none"), train_dataset=rows)
+print(type(trainer.model).__name__, trainer.model.bert.embeddings.word_embeddings.weight[7].tolist())
+print(trainer.train_dataset["input_ids"][0])
+"""
+
+
+@pytest.mark.slow
+def test_a_model_and_its_tokenizer_of_the_hub(hub_server: HubServer, tmp_path: Path) -> None:
+    encoder(tmp_path / "bert")
+    hub_server.add_commit(
+        "models/tester/bert", {path.name: path.read_bytes() for path in (tmp_path / "bert").iterdir()}
+    )
+    model, ids = hub_server.run_python("-c", BY_ID, "tester/bert", json.dumps(ROWS)).stdout.splitlines()
+    expected = BertModel.from_pretrained(tmp_path / "bert").embeddings.word_embeddings.weight[7].tolist()
+    assert model == f"BertForSequenceClassification {expected}"
+    assert json.loads(ids) == tiny.tokenizer()("w4 w5")["input_ids"]
