@@ -12,7 +12,7 @@ Command (`dair-hf compare MODEL pairs.jsonl` is short for it):
         --model_name_or_path MODEL --pairs pairs.jsonl
 
 MODEL is an id on the Hub or a folder. With `text` and `label` it becomes a classifier with a new output layer; with
-`prompt` and `completion`, `messages`, or `source` and `target` it answers in text. `--lora_rank 16` trains adapters.
+`prompt` and `completion`, `messages`, or `source` and `target` it answers in text. `--use_peft true` trains adapters.
 
 Steps: hold out a dev part and a test part, by groups; train every method from the same weights for equally many steps,
 and keep the epoch with the most dev pairs right in both views; with the first seed try three partner weights of DA and

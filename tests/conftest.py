@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -37,6 +38,13 @@ if _DATA in os.environ:
     os.environ[_ASIDE] = os.environ.pop(_DATA)
 
 pytest_plugins = ["tests.fixtures.hub_server"]
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_logs() -> None:
+    """Set back what a recipe, which owns its process, set for the tests before."""
+    logging.getLogger("dair_hf").setLevel(logging.NOTSET)
+    logging.getLogger("transformers").setLevel(logging.WARNING)
 
 
 def pytest_collection_finish() -> None:

@@ -32,8 +32,8 @@ def compare_methods(
     """Train ERM, DA, KL and DAIR on the pairs of a file, and say which differences the test pairs support.
 
     The command holds out a dev and a test part, and chooses settings and epochs on dev. The same command continues
-    where an earlier one ended. All other options are for the recipe: --methods erm dair, --max_length 256, --lora_rank
-    16, --learning_rate 1e-5.
+    where an earlier one ended. All other options are for the recipe: --methods erm dair, --max_length 256, --use_peft
+    true, --learning_rate 1e-5.
     """
     options = [f"--model_name_or_path={model}", f"--pairs={pairs}", f"--output_dir={output}"]
     options += [f"--num_train_epochs={epochs}"] if epochs else []

@@ -27,10 +27,14 @@ def dialogues(hotel: str) -> str:
     return json.dumps([dialogue])
 
 
+HOTELS = [{"service_name": "Hotels_1", "slots": [{"name": "hotel_name", "description": "Name of the hotel"}]}]
+
+
 def write(folder: Path, **hotels: str) -> Path:
     for split, hotel in hotels.items():
         (folder / split).mkdir(parents=True)
         (folder / split / "dialogues_001.json").write_text(dialogues(hotel))
+        (folder / split / "schema.json").write_text(json.dumps(HOTELS))
     return folder
 
 
@@ -112,7 +116,8 @@ def test_only_names_of_an_earlier_call_are_overwritten(tmp_path: Path) -> None:
 def test_downloads_are_trusted_once_and_then_verified(tmp_path: Path) -> None:
     root = tmp_path / "mirror"
     for file in dialog_files("sgd", "dev", "http://mirror"):
-        mirror_path(root, file).write_text("[]" if "dialogues_001" not in file.name else dialogues("Ash"))
+        texts = {"dev/dialogues_001.json": dialogues("Ash"), "dev/schema.json": json.dumps(HOTELS)}
+        mirror_path(root, file).write_text(texts.get(file.name, "[]"))
     with served(root) as host:
         common = ("--download", "--split", "dev", "--host", host, "--output", tmp_path / "bank.json")
         first = run(*common, "--source", tmp_path / "down")

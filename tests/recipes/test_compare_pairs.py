@@ -32,7 +32,6 @@ def compare(model: Path, pairs: Path, folder: Path, *options: str) -> None:
     main_options = ["--output", str(folder), "--seeds", "2", *options, *QUIET, "--per_device_train_batch_size", "4"]
     with contextlib.ExitStack() as kept:  # what the recipe sets for its process
         kept.enter_context(mock.patch(*UNDRAWN))
-        kept.enter_context(mock.patch("logging.Logger.setLevel"))
         for library in ("transformers", "datasets"):
             kept.enter_context(mock.patch(f"{library}.utils.logging.disable_progress_bar"))
         assert main.run(["compare", str(model), str(pairs), *main_options]) == 0
@@ -163,7 +162,7 @@ def test_adapters_of_a_chat_model(tmp_path: Path) -> None:
     for number in range(12):
         turns = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}] for n in (number, 50)]
         rows.append({"messages": turns[0], "augmented_messages": turns[1], "dialogue_id": str(number)})
-    options = ["--methods", "erm", "--seeds", "1", "--lora_rank", "2", "--epochs", "1"]
+    options = ["--methods", "erm", "--seeds", "1", "--use_peft", "true", "--lora_r", "2", "--epochs", "1"]
     compare(tmp_path / "model", write(tmp_path / "pairs.jsonl", rows), tmp_path / "out", *options)
     assert (tmp_path / "out" / "best_model" / "adapter_config.json").is_file()
     assert read(tmp_path / "out" / "erm_seed0.json")["metrics"]["rows"] == 4

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import datasets
 import numpy as np
 import pytest
 import scipy.io
@@ -39,7 +40,8 @@ from tests.fixtures.vqa_files import (
     write_vqa,
 )
 
-SETTINGS = {path.stem: read_yaml(path) for path in sorted(CONFIGS.glob("*.yaml"))}
+# The runs of compare_pairs.yaml are interrupted in test_compare_pairs.
+SETTINGS = {path.stem: read_yaml(path) for path in sorted(CONFIGS.glob("*.yaml")) if path.stem != "compare_pairs"}
 STEPS = {
     "max_steps": 4, "save_strategy": "steps", "save_steps": 2, "seeds": 0, "per_device_train_batch_size": 8,
     "bf16": False, "dataloader_num_workers": 0, "logging_steps": 1,
@@ -92,17 +94,14 @@ def bart(tokenizer: Any) -> PreTrainedModel:
 def chat_pairs(name: str, folder: Path) -> dict[str, Any]:
     if name == "arithmetic":
         return NO_WARMUP
-    row = {"prompt": "Ann has 23 pens and buys 14.", "completion": "23+14=<<23+14=37>>37 pens #### 37"}
-    (folder / "rows.jsonl").write_text(2 * f"{json.dumps(row)}\n")
-    files = {"source": "files", "train_files": folder / "rows.jsonl", "test_files": folder / "rows.jsonl"}
     lengths = {"max_length": 200, "generation_max_length": 240}
-    return {
-        **files,
-        "number_partners": True,
-        "model_name_or_path": chat_model(folder / "model"),
-        **lengths,
-        **NO_WARMUP,
-    }
+    return {"model_name_or_path": chat_model(folder / "model"), **lengths, **NO_WARMUP}
+
+
+def gsm8k(name: str, config: str) -> datasets.DatasetDict:
+    """Two problems in place of those of the Hub."""
+    row = {"question": "Ann has 23 pens and buys 14.", "answer": "23+14=<<23+14=37>>37 pens #### 37"}
+    return datasets.DatasetDict({split: datasets.Dataset.from_list([row] * 2) for split in ("train", "test")})
 
 
 def mnist(folder: Path) -> Path:
@@ -215,6 +214,7 @@ def test_a_configuration_is_interrupted_and_continued(
 ) -> None:
     monkeypatch.setattr(chat_data, "TRAIN_PROBLEMS", 40)
     monkeypatch.setattr(chat_data, "TEST_PROBLEMS", 8)
+    monkeypatch.setattr(datasets, "load_dataset", gsm8k)
     recipe, methods = SETTINGS[name]["recipe"], SETTINGS[name]["methods"]
     first, last = methods[0], "dair" if "dair" in methods else methods[-1]
     both = list(dict.fromkeys([first, last]))
