@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,10 @@ from dair_hf.experiments.comparison import (
     train_evaluate_save,
     with_settings,
 )
-from dair_hf.experiments.run_records import fingerprint
-from dair_hf.experiments.trials import DEV_METRIC, report_trials, run_trials
+from dair_hf.experiments.run_records import SETTINGS_NOTE, fingerprint
+from dair_hf.experiments.trials import DEV_METRIC, report_trials, run_trials, trial_runs
 from dair_hf.io.commands import run_recipe
-from dair_hf.io.files import atomic_folder, atomic_path, read_json
+from dair_hf.io.files import atomic_folder, atomic_path, read_json, require_output_folder
 from dair_hf.io.processes import on_first_rank
 from dair_hf.modeling import ModelConfig, load_model, load_pretrained, load_text_classifier, load_tokenizer
 from dair_hf.text.pair_files import GROUP, PairFileConfig, load_parts
@@ -65,12 +65,13 @@ MAX_TOKENS_OF_TEXT = 512  # of prompt and answer
 def train_and_evaluate(
     run: Run,
     total: int,
+    current: Collection[str],
     model: ModelConfig,
     tokenizer: PreTrainedTokenizerBase,
     parts: Mapping[str, Dataset],
     classes: Sequence[str],
 ) -> Result:
-    """Train and evaluate one run; keep its model if it is the best on dev so far."""
+    """Train and evaluate one run; keep its model if it is the best on dev of the `current` runs so far."""
     set_seed(run.seed)
     built = load_text_classifier(model, tokenizer, classes, run.seed) if classes else None
     trainer = DAIRTrainer(
@@ -90,19 +91,41 @@ def train_and_evaluate(
 
     result = train_evaluate_save(trainer, evaluate, dataset="pairs")
     folder = Path(run.args.output_dir).parents[1]
-    on_first_rank(partial(keep_if_best, Path(run.args.output_dir), folder / "best_model"))
+    finished = [folder / f"{name}.json" for name in current]
+    on_first_rank(partial(keep_if_best, Path(run.args.output_dir), folder / "best_model", finished))
     if trainer.is_world_process_zero():
         print_progress(run, result, folder, total)
     return result
 
 
-def keep_if_best(folder: Path, best: Path) -> None:
-    """Copy the model of a run to `best` unless the one there is as good on dev, and delete the weights of the run."""
-    if not best.exists() or read_json(folder / STATE)["best_metric"] > read_json(best / STATE)["best_metric"]:
+def keep_if_best(folder: Path, best: Path, finished: Sequence[Path]) -> None:
+    """Copy the model of a run to `best` unless that of a finished run there is as good; delete the run's weights."""
+    records = [read_json(path) for path in finished if path.exists()]
+    kept = run_of(best, records)
+    if kept is None or read_json(folder / STATE)["best_metric"] > kept["metrics"][DEV_METRIC]:
         with atomic_folder(best, overwrite=True) as scratch:
             shutil.copytree(folder, scratch, ignore=shutil.ignore_patterns("checkpoint-*"), dirs_exist_ok=True)
     for path in (*folder.glob("checkpoint-*"), *folder.glob("*.safetensors")):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def run_of(best: Path, records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the record of the run whose model is in `best`, or None; the folder of a run names its settings."""
+    note = best / SETTINGS_NOTE
+    settings = note.read_text(encoding="utf-8").strip() if note.exists() else None
+    return next((record for record in records if record["settings_fingerprint"] == settings), None)
+
+
+def print_best(best: Path, records: Sequence[Mapping[str, Any]], limit: int) -> None:
+    """Print the run of the best model, and how to evaluate it; say so if the model is missing."""
+    first = max(records, key=lambda record: record["metrics"][DEV_METRIC])
+    kept = run_of(best, records)
+    if kept is None or kept["metrics"][DEV_METRIC] < first["metrics"][DEV_METRIC]:
+        record = f"{best.parent}/{first['name']}.json"
+        print(f"\n{best} lacks the model of the best run on dev; to train it again, move\n{record} away.")
+        return
+    print(f"\nThe best model on dev, of {kept['name']}, with tokenizer and card, is {best}:")
+    print(f"    dair-hf evaluate {best} {best.parent}/test.jsonl --max-tokens {limit}")
 
 
 def print_progress(run: Run, result: Result, folder: Path, total: int) -> None:
@@ -138,10 +161,12 @@ def main() -> None:
         library.utils.logging.disable_progress_bar()
     data, model, comparison, args = parse_arguments([PairFileConfig, ModelConfig, ComparisonConfig, DAIRConfig])
     folder = claim_output_folder(args)
+    require_output_folder(folder / "best_model", overwrite=True)
     (parts, classes), tokenizer = load_parts(data), load_tokenizer(model)
     device, (fewest, most) = "cpu" if args.device.type == "cpu" else "gpu", EPOCHS
     epochs = args.num_train_epochs or min(most, max(fewest, math.ceil(ROWS_PER_RUN[device] / len(parts["train"]))))
-    config = load_pretrained(AutoConfig, str(model.model_name_or_path), "model_name_or_path", model.trust_remote_code)
+    name, revision = str(model.model_name_or_path), model.model_revision
+    config = load_pretrained(AutoConfig, name, "model_name_or_path", model.trust_remote_code, revision=revision)
     positions = getattr(config.get_text_config(), "max_position_embeddings", math.inf)
     limit = args.max_length or min(MAX_TOKENS[device] if classes else MAX_TOKENS_OF_TEXT, positions)
     args = with_settings(args, num_train_epochs=epochs, max_length=limit)
@@ -150,17 +175,18 @@ def main() -> None:
         print("\n".join(notes), flush=True)
         with atomic_path(folder / "test.jsonl") as scratch:
             parts["test"].to_json(scratch)
+    runs = [run for method in comparison.methods for seed in comparison.seeds for run in trial_runs(method, args, seed)]
+    current = {run.name for run in runs}
     records, labels = run_trials(
         comparison,
         args,
-        partial(train_and_evaluate, model=model, tokenizer=tokenizer, parts=parts, classes=classes),
+        partial(train_and_evaluate, current=current, model=model, tokenizer=tokenizer, parts=parts, classes=classes),
         {"data": data, "model": model},
         {part: fingerprint(rows.to_dict()) for part, rows in parts.items()},
     )
     if is_main:
         print("\n" + report_trials(folder, f"Pairs of {Path(data.pairs).name}", records, labels, notes))
-        print(f"\nThe best model on dev, with its tokenizer and card, is {folder}/best_model:")
-        print(f"    dair-hf evaluate {folder}/best_model {folder}/test.jsonl --max-tokens {limit}")
+        print_best(folder / "best_model", records, limit)
 
 
 if __name__ == "__main__":

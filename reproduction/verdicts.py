@@ -10,7 +10,7 @@ from typing import NamedTuple
 from scipy import stats
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.selection import Sample
+from dair_hf.experiments.plots import Sample
 from reproduction.claims import Claim, PrintedValue, Source
 from reproduction.records import Record, metric_of, read_records, select
 

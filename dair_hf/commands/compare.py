@@ -23,8 +23,8 @@ def compare_methods(
     group: Annotated[
         str | None,
         typer.Option(
-            help="Column of rows that belong together, for training or for testing; default: dialogue_id or "
-            "original_id, else rows that share a text.",
+            help="Column of rows that belong together, for training or for testing; default: rows that share "
+            "dialogue_id, original_id, or a text.",
             show_default=False,
         ),
     ] = None,

@@ -13,24 +13,14 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
 from dair_hf.config import DAIRConfig
-from dair_hf.experiments.run_records import Run, fingerprint, shared_settings
+from dair_hf.experiments.run_records import fingerprint
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.checkpoints import last_checkpoint
 from dair_hf.io.files import atomic_folder, claim_folder
 from dair_hf.modeling import ModelConfig
 from dair_hf.training.trainer import DAIRTrainer
 
-# Beginnings of the names of training settings that do not change the weights: what is logged, evaluated, saved or
-# published, and on what hardware.
-_NOT_TRAINING = (
-    "batch_eval_metrics", "bf16_full_eval", "dataloader_num_workers", "dataloader_persistent_workers",
-    "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_timeout", "disable_tqdm", "do_",
-    "eval_", "fp16_full_eval", "generation_", "greater_is_better", "hub_", "include_for_metrics",
-    "include_num_input_tokens_seen", "local_rank", "log_", "logging_", "metric_for_best_model", "pair_history",
-    "per_device_eval_batch_size", "predict_with_generate", "prediction_loss_only", "project", "push_to_hub",
-    "report_to", "run_name", "save_", "skip_memory_metrics", "trackio_", "use_cpu",
-)  # fmt: skip
-_OF_REGULARIZER = ("lambda_", "loss_epsilon", "stop_gradient")
+_OF_REGULARIZER = ("regularizer", "dair_lambda", "lambda_", "loss_epsilon", "stop_gradient")
 
 
 def train_resumable(trainer: DAIRTrainer) -> None:
@@ -46,17 +36,14 @@ def base_fingerprint(
 ) -> str:
     """Return eight hexadecimal digits that identify the weights of a base.
 
-    They depend only on what determines the weights: files count by their content and not by their location,
-    adapters that are added later and settings of what is logged, evaluated or saved do not count. Hardware and the
-    number of processes do not count either, so that all runs of a comparison start from one base.
+    All training settings count, except the output folder, the rank of the process, and those of a regularizer that the
+    base does not use, so that all runs of a comparison start from one base. Files count by their content and not by
+    their location; adapters that are added later do not count.
     """
     of_steps = ("num_train_epochs",) if args.max_steps > 0 else ()
-    hidden = (*_NOT_TRAINING, *of_steps, *(() if args.uses_regularizer else _OF_REGULARIZER))
-    # These lack what the runs of a comparison differ in.
-    shared = shared_settings(Run("base", args.seed, args), {}, {})
-    settings = {name: value for name, value in shared.items() if not name.removeprefix("training.").startswith(hidden)}
-    objective = [args.method, *([args.regularizer, args.dair_lambda] if args.uses_regularizer else [])]
-    return fingerprint(settings, args.seed, objective, _start_of(model), _content_of(tokenizer), data)
+    hidden = ("output_dir", "local_rank", *of_steps, *(() if args.uses_regularizer else _OF_REGULARIZER))
+    settings = {name: value for name, value in args.to_dict().items() if not name.startswith(hidden)}
+    return fingerprint(settings, _start_of(model), _content_of(tokenizer), data)
 
 
 def _start_of(model: ModelConfig) -> dict[str, Any]:

@@ -27,12 +27,9 @@ from dair_hf.experiments.run_records import (
     SETTINGS_NOTE,
     Result,
     Run,
-    earlier_records,
     fingerprint,
     finished_records,
     git_revision,
-    lambda_of,
-    lambda_text,
     run_record,
 )
 from dair_hf.io.files import claim_folder, write_json, write_text
@@ -225,7 +222,7 @@ def execute_runs(
         claim_folder(folder)
     finished = finished_records(folder, runs, config, data)  # refuses conflicting runs before the first one starts
     if PartialState().is_main_process and (kept := [name for name, record in finished.items() if record is not None]):
-        print(f"{folder}: finished earlier, not repeated: {', '.join(kept)}")
+        print(textwrap.fill(f"{folder}: finished earlier, not repeated: {', '.join(kept)}", 80))
     records = []
     for run in _announced(runs, finished):
         record = finished[run.name]
@@ -256,8 +253,7 @@ def compare(
 ) -> str:
     """Execute the runs that have not finished, write one JSON for each, then write and print the comparison.
 
-    It also contains the finished runs of earlier calls in this folder that differ in method, lambda and seed only. If
-    the runs keep their predictions, the differences between methods follow, paired over test rows and seeds.
+    If the runs keep their predictions, the differences between methods follow, paired over test rows and seeds.
 
     Args:
         runs: Runs to execute, in the order of the table.
@@ -280,15 +276,10 @@ def compare(
     records = execute_runs(runs, execute, folder, config, data)
     if not PartialState().is_main_process:
         return ""
-    if earlier := earlier_records(folder, runs, config, data):
-        names = (
-            r["name"] + (f" (lambda {lambda_text(lambda_of(r))})" if lambda_of(r) is not None else "") for r in earlier
-        )
-        notes = [*notes, f"From earlier calls: {', '.join(names)}."]
-    table = write_comparison(folder, title, [*records, *earlier], columns, notes)
+    table = write_comparison(folder, title, records, columns, notes)
     width = shutil.get_terminal_size().columns
     print("\n".join(["", table, "", *(textwrap.fill(note, width) for note in notes), ""]))
-    if (paired := write_paired(folder, [*records, *earlier])) and len({record["seed"] for record in records}) > 1:
+    if (paired := write_paired(folder, records)) and len({record["seed"] for record in records}) > 1:
         print(f"{paired}\n")  # of one seed there are no intervals
     duration = timedelta(seconds=round(time.perf_counter() - started))
     print(f"Written to {folder} in {duration}: comparison.md, .json, .png, one JSON a run.")

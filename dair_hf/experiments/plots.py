@@ -6,10 +6,9 @@ import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.selection import Sample
 from dair_hf.io.files import atomic_path, read_json
 
 if TYPE_CHECKING:
@@ -27,6 +26,32 @@ _COLORS, _LINE_STYLES = (
     ("-", "--", ":", "-."),
 )  # matplotlib's color cycle, and a line style for each pass through it
 _LEGEND_ROWS = 18  # that fit the height of a figure
+
+
+class Sample(NamedTuple):
+    """Mean of a quantity over seeds, its standard deviation with n - 1 (0 for one value), and the number of seeds."""
+
+    mean: float
+    std: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Collection[float | None]) -> Sample | None:
+        """Return the sample of some values; None without values, or if any is undefined.
+
+        The mean over the remaining seeds would be biased.
+
+        Example:
+            >>> Sample.of([1.0, 3.0])
+            Sample(mean=2.0, std=1.4142135623730951, seeds=2)
+            >>> Sample.of([1.0, None]) is None
+            True
+        """
+        defined = [value for value in values if value is not None]
+        if not defined or len(defined) < len(values):
+            return None
+        deviation = statistics.stdev(defined) if len(defined) > 1 else 0.0
+        return cls(statistics.fmean(defined), deviation, len(defined))
 
 
 def require_matplotlib() -> None:

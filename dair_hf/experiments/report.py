@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dair_hf.evaluation.statistics import CM_MIN_PAIRS, is_cm
-from dair_hf.experiments.plots import save_figure
+from dair_hf.experiments.plots import Sample, save_figure
 from dair_hf.experiments.run_records import records_by_method
-from dair_hf.experiments.selection import Sample
 from dair_hf.io.files import write_json, write_text
 
 

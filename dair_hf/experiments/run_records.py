@@ -29,8 +29,6 @@ SETTINGS_NOTE = "settings_fingerprint.txt"  # in the folder of a run
 SECRETS = ("hub_token", "push_to_hub_token")
 # Tracked files that do not change what a run does, as git excludes them.
 _WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json", "results/*.md", "*.png", "*.svg"))
-# Training settings that may differ between the runs of one comparison.
-_RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
 
 
 class Run(NamedTuple):
@@ -179,29 +177,13 @@ def _finished_record(path: Path, run: Run, config: Mapping[str, Any], data: Mapp
     if not path.exists():
         return None
     record: dict[str, Any] = read_json(path)
-    if record.get("settings_fingerprint") != fingerprint(config, run.args, data):
-        if changes := list(_changed_settings(record, run, config, data).values()):
-            summary = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
-            raise DataError(
-                f"{path}: a finished run with other settings ({summary}); choose another output_dir, or move it away"
-            )
+    if record.get("settings_fingerprint") != fingerprint(config, run.args, data) and not _is_same(
+        record, {**config, "training": run.args}, data
+    ):
+        raise DataError(
+            f"{path}: a finished run with other settings or data; choose another output_dir, or move it away"
+        )
     return record
-
-
-def earlier_records(
-    folder: Path, runs: Sequence[Run], config: Mapping[str, Any], data: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Return the records of the other finished runs in a folder that differ in method, lambda and seed only."""
-    records, current = [], {run.name for run in runs}
-    for path in sorted(folder.glob("*_seed*.json")):
-        record = read_json(path)
-        if path.stem in current or record.get("name") != path.stem:  # such as a copy
-            continue
-        if _changed_settings(record, runs[0], config, data).keys() <= _RUN_SPECIFIC:
-            records.append(record)
-        else:
-            print(f"{path}: not in the table, because its settings differ")
-    return records
 
 
 def records_by_method(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -239,64 +221,20 @@ def lambda_text(value: float | str | None) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
-def _changed_settings(
-    record: Mapping[str, Any], run: Run, config: Mapping[str, Any], data: Mapping[str, str]
-) -> dict[str, str]:
-    """Compare the settings of a finished run with the current ones.
-
-    A field that was added after the record was written counts as its default, and a field that was removed as a change.
-    Paths are ignored: `output_dir`, and the fields that a configuration lists in
-    `PATH_FIELDS`, whose content has a fingerprint.
-    """
-    now = {**config, "training": run.args}
-    plain, before, paths = _plain_config(now), record.get("config", {}), _path_settings(now)
-    filled = {key: _with_defaults(before.get(key, {}), value, plain[key]) for key, value in now.items()}
-    old = _flatten({**before, **filled, "fingerprint of data": record.get("data", {})})
-    new = _flatten({**plain, "fingerprint of data": data})
-    return {
-        name: f"{name} was {old.get(name, 'absent')}, is {new.get(name, 'absent')}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and name not in paths
-    }
-
-
-def shared_settings(run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, str]:
-    """Map dotted names to the JSON of what runs of a comparison share: no paths, method, lambda and seed."""
-    now = {**config, "training": run.args}
-    flat = _flatten({**_plain_config(now), "fingerprint of data": dict(data)})
-    hidden = _path_settings(now) | _RUN_SPECIFIC
-    return {name: value for name, value in flat.items() if name not in hidden}
-
-
-def _path_settings(settings: Mapping[str, Any]) -> set[str]:
-    """Return the dotted names of the settings that are only locations."""
-    return {
-        f"{key}.{name}"
-        for key, value in settings.items()
-        for name in ("output_dir", *getattr(value, "PATH_FIELDS", ()))
-    }
-
-
-def _with_defaults(before: Any, config: Any, plain: Any) -> Any:
-    """Add defaults of the dataclass `config` to recorded settings that lack its newer fields."""
-    if not isinstance(before, Mapping) or not dataclasses.is_dataclass(config):
-        return before
-    defaults = {}
-    for field in dataclasses.fields(config):
-        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        if default is not dataclasses.MISSING and field.name in plain:
-            defaults[field.name] = default
-    return {**_plain_config(defaults), **before}
-
-
-def _flatten(value: Any, name: str = "") -> dict[str, str]:
-    """Map the dotted name of every leaf of nested mappings to its JSON."""
-    if not isinstance(value, Mapping):
-        return {name: json.dumps(value, default=str)}
-    leaves: dict[str, str] = {}
-    for key, inner in value.items():
-        leaves |= _flatten(inner, f"{name}.{key}" if name else str(key))
-    return leaves
+def _is_same(record: Mapping[str, Any], now: Mapping[str, Any], data: Mapping[str, str]) -> bool:
+    """Return whether a run had these settings and data, whose fingerprint replaces the location of files."""
+    paths = {key: {"output_dir", *getattr(value, "PATH_FIELDS", ())} for key, value in now.items()}
+    plain = json.loads(json.dumps(_plain_config(now), default=str))
+    before, after = (
+        {
+            (key, name): item
+            for key, value in settings.items()
+            for name, item in (value.items() if isinstance(value, dict) else [("", value)])
+            if name not in paths.get(key, ())
+        }
+        for settings in (record.get("config", {}), plain)
+    )
+    return before == after and record.get("data", {}) == data
 
 
 def _as_dict(value: Any) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from accelerate import PartialState
 
@@ -25,7 +26,6 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.plots import mean_series, plot_curves
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import Result, Run
-from dair_hf.experiments.selection import Point, best_accuracy
 from dair_hf.io.files import read_json, write_json
 from dair_hf.settings import NonNegative, Settings
 
@@ -150,7 +150,8 @@ def search_or_compare(
         compare(runs, lambda run: execute(run, "validation"), folder / "search" / method, name, shown, settings, data)
         PartialState().wait_for_everyone()  # for the last record
         points = _points(folder / "search" / method, runs, metrics)
-        lambdas[method] = best_accuracy(points, lower_is_better).dair_lambda
+        best = min if lower_is_better else max  # the first of equals, which has the smallest lambda
+        lambdas[method] = best(points, key=lambda point: point.accuracy).dair_lambda
         if PartialState().is_main_process:
             _write_choice(folder / "search" / method, name, points, lambdas[method], metrics)
             print(f"\nChosen by {metrics[0]}: lambda {lambdas[method]:g} for {method}")
@@ -170,7 +171,20 @@ def search_or_compare(
     return ""
 
 
-def _points(folder: Path, runs: Sequence[Run], metrics: Sequence[str]) -> list[Point]:
+class _Point(NamedTuple):
+    """Validation metrics of one lambda: of each seed accuracy (or an error), and CM (None: undefined) if measured."""
+
+    dair_lambda: float
+    accuracies: tuple[float, ...]
+    consistencies: tuple[float | None, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Mean accuracy over the seeds."""
+        return statistics.fmean(self.accuracies)
+
+
+def _points(folder: Path, runs: Sequence[Run], metrics: Sequence[str]) -> list[_Point]:
     """Return the validation metrics of each lambda, in ascending order."""
     values: dict[float, list[list[Any]]] = {}
     for run in runs:
@@ -178,10 +192,10 @@ def _points(folder: Path, runs: Sequence[Run], metrics: Sequence[str]) -> list[P
         if found[metrics[0]] is None or not math.isfinite(found[metrics[0]]):
             raise DataError(f"{run.name}: {metrics[0]} is undefined; remove this lambda from the grid")
         values.setdefault(float(run.args.dair_lambda), []).append([found[key] for key in metrics])
-    return [Point(value, *zip(*seeds, strict=True)) for value, seeds in values.items()]
+    return [_Point(value, *zip(*seeds, strict=True)) for value, seeds in values.items()]
 
 
-def _write_choice(folder: Path, title: str, points: Sequence[Point], chosen: float, metrics: Sequence[str]) -> None:
+def _write_choice(folder: Path, title: str, points: Sequence[_Point], chosen: float, metrics: Sequence[str]) -> None:
     """Write `choice.json` and `sweep.png`."""
     listed = [{**point._asdict(), "accuracy": point.accuracy} for point in points]
     write_json(folder / "choice.json", {"dair_lambda": chosen, "points": listed})

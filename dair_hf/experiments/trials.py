@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scipy.special import stdtridf, stdtrit  # type: ignore[import-untyped]
+
 from dair_hf.config import DAIRConfig
-from dair_hf.evaluation.paired import PairedDifference
+from dair_hf.evaluation.paired import CONFIDENCE, PairedDifference
 from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.experiments.comparison import METHOD_PRESETS, ComparisonConfig, execute_runs, with_settings
 from dair_hf.experiments.paired import paired_differences, write_paired
@@ -20,10 +22,11 @@ from dair_hf.losses.divergence import FEATURE_REGULARIZERS
 from dair_hf.losses.objective import REGULARIZED
 
 DEV_METRIC = "dev_both_correct"
-# Of equally good settings the first is chosen.
+# Of equally good settings the first, the middle of the grid, is chosen.
 PARTNER_WEIGHTS = (0.5, 0.25, 0.75)  # of DA; the original has the rest
 LAMBDAS = (1.0, 0.1, 10.0)  # of KL and JS, per pair
-NARROW = 0.05  # half width of an interval around 0 up to which methods do not differ
+NARROW = 0.05  # methods do not differ if the whole interval is within this of 0
+_ENDS = tuple(f"_weight{w:g}" for w in PARTNER_WEIGHTS[1:]) + tuple(f"_lambda{value:g}" for value in LAMBDAS[1:])
 COLUMNS = [
     Column("original_accuracy", "originals"),
     Column("augmented_accuracy_pairs", "partners"),
@@ -65,7 +68,7 @@ def run_trials(
         The records of the chosen runs, under the names of the methods, and method -> name of its setting.
     """
     first, *others = comparison.seeds
-    trials = {method: _trials(method, args, first) for method in comparison.methods}
+    trials = {method: trial_runs(method, args, first) for method in comparison.methods}
     total = sum(map(len, trials.values())) + len(others) * len(trials)
 
     def run_all(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -77,13 +80,13 @@ def run_trials(
         method: max(range(len(runs)), key=lambda index: found[runs[index].name]["metrics"][DEV_METRIC])
         for method, runs in trials.items()
     }
-    found |= run_all([_trials(method, args, seed)[index] for seed in others for method, index in chosen.items()])
+    found |= run_all([trial_runs(method, args, seed)[index] for seed in others for method, index in chosen.items()])
     labels = {method: trials[method][index].method for method, index in chosen.items()}
     wanted = [(method, f"{label}_seed{seed}") for seed in comparison.seeds for method, label in labels.items()]
     return [{**found[name], "method": method} for method, name in wanted], labels
 
 
-def _trials(method: str, args: DAIRConfig, seed: int) -> list[Run]:
+def trial_runs(method: str, args: DAIRConfig, seed: int) -> list[Run]:
     """Return one run for each setting of a method."""
     objective, regularizer = METHOD_PRESETS[method]
     settings: dict[str, dict[str, Any]] = {method: {}}
@@ -115,8 +118,7 @@ def report_trials(
         if method != "erm":
             dev[method] = statistics.fmean(run["metrics"][DEV_METRIC] for run in runs)
     sentence = _verdict(over_erm, over_da, max(dev, key=dev.__getitem__, default=""))
-    settings = ", ".join(label.replace("_", " ") for method, label in labels.items() if label != method)
-    supported = [sentence, *([f"Chosen on dev with the first seed: {settings}."] if settings else [])]
+    supported = [sentence, *_choices(labels)]
     write_comparison(folder, title, records, COLUMNS, [*supported, *notes])
     write_paired(folder, records)
     return "\n".join([*align(table), "", *(textwrap.fill(line, 80) for line in supported)])
@@ -144,14 +146,42 @@ def _gain_text(found: PairedDifference | None) -> str:
     return f"{found.difference:+.2f}" + ("" if found.half_width is None else f" ± {found.half_width:.2f}")
 
 
+def _choices(labels: Mapping[str, str]) -> list[str]:
+    """Return a line on the settings that were chosen, and on the methods that had only one."""
+    end = " (at the end of its grid)"
+    chosen = [name.replace("_", " ") + end * name.endswith(_ENDS) for method, name in labels.items() if name != method]
+    single = ", ".join(method for method, name in labels.items() if name == method)
+    line = f"Chosen on dev with the first seed, among three settings: {', '.join(chosen)}"
+    return [line + (f"; {single} had one setting." if single else ".")] if chosen else []
+
+
 def _verdict(over_erm: Mapping[str, PairedDifference], over_da: Mapping[str, PairedDifference], leader: str) -> str:
     """Return the sentence that differences in both right support; `leader` is the best method with pairs on dev."""
     parts = [(0, leader, "erm", over_erm[leader])] if leader in over_erm else []
     parts += [(1, method, "da", found) for method, found in over_da.items() if method != "erm"]
-    words = []
-    for place, method, baseline, found in parts:
-        outcome = "equal" if found.half_width is not None and found.half_width <= NARROW else "unknown"
-        if found.is_significant:
-            outcome = "better" if found.difference > 0 else "worse"
-        words.append(_WORDS[outcome][place].format(method.upper(), baseline.upper(), _gain_text(found)))
-    return "; ".join(words)
+    outcomes = _outcomes([found for *_, found in parts])
+    return "; ".join(
+        _WORDS[outcome][place].format(method.upper(), baseline.upper(), _gain_text(found))
+        for outcome, (place, method, baseline, found) in zip(outcomes, parts, strict=True)
+    )
+
+
+def _outcomes(found: Sequence[PairedDifference]) -> list[str]:
+    """Return what each difference supports; all are right with 95 % (Holm 1979): k open ones have 5 % / k each."""
+    outcomes = ["unknown"] * len(found)
+    for _ in found:
+        level = (1 - CONFIDENCE) / max(1, outcomes.count("unknown"))
+        both = zip(found, outcomes, strict=True)
+        outcomes = [_outcome(one, level) if before == "unknown" else before for one, before in both]
+    return outcomes
+
+
+def _outcome(found: PairedDifference, level: float) -> str:
+    """Return what the interval of a level supports, with the degrees of freedom that give the half width of 95 %."""
+    if found.half_width is None:
+        return "unknown"
+    freedom = stdtridf((1 + CONFIDENCE) / 2, found.half_width / found.standard_error)
+    half_width = found.standard_error * stdtrit(freedom, 1 - level / 2)
+    if abs(found.difference) > half_width:
+        return "better" if found.difference > 0 else "worse"
+    return "equal" if abs(found.difference) + half_width <= NARROW else "unknown"

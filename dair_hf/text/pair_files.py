@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -14,7 +15,7 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
 from dair_hf.data.texts.files import pairs_from_jsonl
-from dair_hf.data.texts.forms import CHATS, CLASSES, FORMS, LABEL, is_missing, name_of, view_of
+from dair_hf.data.texts.forms import CLASSES, FORMS, LABEL, is_missing, name_of, view_of
 from dair_hf.data.view_columns import columns_of_views, partner_numbers
 from dair_hf.errors import DataError
 from dair_hf.evaluation.views import views_of
@@ -39,7 +40,7 @@ class PairFileConfig(Settings):
         default=None,
         metadata={
             "help": "Column of rows that belong together, such as a dialogue: they are never both trained on and "
-            "tested with. Default: dialogue_id or original_id, else rows that share a text."
+            "tested with. Default: rows that share dialogue_id, original_id, or a text of any view."
         },
     )
 
@@ -74,13 +75,12 @@ def _name_classes(rows: Dataset) -> tuple[Dataset, list[str]]:
 def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Dataset]:
     """Split pairs at random, but always alike, into "train", "dev" and "test"; each group is in one part.
 
-    A group is the rows with the same value in the column `group`, else in `dialogue_id` or `original_id`; without these
-    columns, the rows that share a text of any view. The parts name it in the column `pair_group`.
+    A group is the rows with the same value in the column `group`; by default, those that share `dialogue_id`,
+    `original_id`, or the input of any view. The parts name it in the column `pair_group`.
     """
-    column = group or next((name for name in GROUP_COLUMNS if name in rows.column_names), None)
-    if column and column not in rows.column_names:
-        raise DataError(f"group={column!r}: expected one of the columns {rows.column_names}")
-    groups = list(map(str, rows[column])) if column else _groups_by_text(rows)
+    if group and group not in rows.column_names:
+        raise DataError(f"group={group!r}: expected one of the columns {rows.column_names}")
+    groups = list(map(str, rows[group])) if group else _linked_rows(rows)
     sizes = Counter(groups)
     order = sorted(sizes)
     random.Random("pair groups").shuffle(order)
@@ -98,19 +98,28 @@ def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Datas
     return {part: rows.select(chosen) for part, chosen in numbers.items()}
 
 
-def _groups_by_text(rows: Dataset) -> list[str]:
-    """Return the number of the group of each row: rows that share the input of any view, directly or through others."""
+def _linked_rows(rows: Dataset) -> list[str]:
+    """Return the group of each row: rows that share an id or the input of any view, directly or through others.
+
+    Chats also share the messages before each answer.
+    """
     form = next(form for form in FORMS if set(form.needed) <= set(rows.column_names))
-    inputs: dict[str, int] = {}
+    shared: dict[str, int] = {}
     links = []
     for number, row in enumerate(rows):
+        keys = [{name: row[name]} for name in GROUP_COLUMNS if not is_missing(row.get(name))]
         for view in (0, *partner_numbers(rows.column_names)):
             content = view_of(row, form, view, name_of(row, number)) or {}
-            texts = [content[name] for name in form.all_inputs if name in content]
-            if form is CHATS:
-                texts = [chat[:-1] for chat in texts]  # without the answer
-            if texts:
-                links.append((number, len(rows) + inputs.setdefault(json.dumps(texts), len(inputs))))
-    size = len(rows) + len(inputs)
+            values = [content[name] for name in form.columns if name in content]
+            if values and isinstance(values[0], list):
+                chat = list(itertools.chain(*values))
+                keys += [chat[:end] for end in range(1, len(chat)) if chat[end]["role"] == "assistant"]
+            elif values:
+                keys.append([content[name] for name in form.all_inputs if name in content])
+        links += [(number, len(rows) + shared.setdefault(json.dumps(key, default=str), len(shared))) for key in keys]
+    size = len(rows) + len(shared)
     graph = coo_array((np.ones(len(links)), np.transpose(links)), shape=(size, size))
-    return list(map(str, connected_components(graph, directed=False)[1][: len(rows)]))
+    groups = connected_components(graph, directed=False)[1][: len(rows)]
+    ids = next((rows[name] for name in GROUP_COLUMNS if name in rows.column_names), [None] * len(rows))
+    names: dict[int, str] = {}
+    return [names.setdefault(g, str(g if is_missing(name) else name)) for g, name in zip(groups, ids, strict=True)]

@@ -18,7 +18,7 @@ from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, compar
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import fingerprint
 from dair_hf.experiments.search import SearchConfig
-from dair_hf.io.files import LOCK, read_json, write_json
+from dair_hf.io.files import LOCK
 from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.robustness import AttackConfig
 from tests.fixtures import tiny
@@ -99,41 +99,18 @@ def test_only_unfinished_runs_are_executed(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_table_keeps_rows_of_earlier_calls(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.compare(["erm", "dair"])
-    bench.compare(["dair_l1"], learning_rate=0.5)
-    write_json(tmp_path / "copy_of_seed0.json", read_json(tmp_path / "erm_seed0.json"))
-    table = bench.compare(["da"], dair_lambda=2.0)
-    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| da", "| dair", "| erm"]
-    named = [run["name"] for run in read_json(tmp_path / "comparison.json")["runs"]]
-    assert named == ["da_seed0", "dair_seed0", "erm_seed0"]
-    note = "From earlier calls: dair_seed0 (lambda 0.5), erm_seed0."
-    assert note in (tmp_path / "comparison.md").read_text()
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [
-        ({"data": "e"}, 'data.train was "d", is "e"'),
-        ({"shared": "t"}, 'shared was "s", is "t"'),
-        ({"learning_rate": 0.5}, "training.learning_rate was "),
-    ],
-)
-def test_finished_runs_with_other_settings_are_not_replaced(
-    tmp_path: Path, change: dict[str, Any], difference: str
-) -> None:
+@pytest.mark.parametrize("change", [{"data": "e"}, {"shared": "t"}, {"learning_rate": 0.5}])
+def test_finished_runs_with_other_settings_are_not_replaced(tmp_path: Path, change: dict[str, Any]) -> None:
     bench = Bench(tmp_path)
     bench.compare(["erm", "dair"])
     before = contents(tmp_path)
     # Refused before the first run, even if only the last one conflicts.
-    with pytest.raises(DataError, match="dair_seed0.json") as refused:
+    with pytest.raises(DataError, match="dair_seed0.json"):
         bench.compare(["da", "dair"], **change)
-    assert difference in str(refused.value)
     assert bench.executed == []
     assert contents(tmp_path) == before
 

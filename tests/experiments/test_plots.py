@@ -16,7 +16,14 @@ from matplotlib.image import imread
 from dair_hf import DAIRConfig
 from dair_hf.experiments import plots
 from dair_hf.experiments.comparison import ComparisonConfig, Run, runs_of
-from dair_hf.experiments.plots import plot_curves, plot_sweep, sweep_series
+from dair_hf.experiments.plots import Sample, plot_curves, plot_sweep, sweep_series
+
+
+def test_sample_by_hand() -> None:
+    assert Sample.of([0.5]) == Sample(0.5, 0.0, 1)
+    # Deviations -0.2, -0.1, 0.3: (0.04 + 0.01 + 0.09) / 2 = 0.07.
+    assert Sample.of([0.1, 0.2, 0.6]) == (pytest.approx(0.3), pytest.approx(0.07**0.5), 3)
+    assert Sample.of([]) is None and Sample.of([1.0, None]) is None
 
 
 @pytest.fixture

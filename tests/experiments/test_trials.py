@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 
 from dair_hf.evaluation.paired import PairedDifference
 from dair_hf.experiments.comparison import ComparisonConfig
 from dair_hf.experiments.run_records import Result, Run
-from dair_hf.experiments.trials import DEV_METRIC, _verdict, run_trials
+from dair_hf.experiments.trials import DEV_METRIC, _outcomes, _verdict, run_trials
 from tests.fixtures import tiny
 
 
@@ -43,6 +44,7 @@ def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
         (0.21, 0.03, "pairs help", "better"),
         (-0.21, 0.03, "pairs hurt", "worse"),
         (0.01, 0.03, "pairs change little", "do not differ"),
+        (0.03, 0.04, "too few", "too few"),
         (-0.04, 0.09, "too few", "too few"),
         (0.3, None, "too few", "too few"),
     ],
@@ -50,9 +52,25 @@ def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
 def test_the_sentence_says_what_intervals_support(
     difference: float, half_width: float | None, on_pairs: str, on_methods: str
 ) -> None:
-    found, other = PairedDifference(difference, 0.01, half_width), PairedDifference(0.5, 0.0, 0.1)
+    found, other = (PairedDifference(d, (h or 0.1) / 2, h) for d, h in ((difference, half_width), (0.5, 0.1)))
     both, *others = _verdict({"da": other, "dair": found}, {"erm": other, "dair": found}, "dair").split("; ")
     assert both.startswith(on_pairs) and "DAIR" in both and "ERM" in both
     assert len(others) == 1 and on_methods in others[0] and "ERM" not in others[0]
     assert f"{difference:+.2f}" in both and ("±" in both) == (half_width is not None)
     assert _verdict({}, {"dair": found}, "dair") == others[0]
+
+
+@pytest.mark.parametrize("size", [1.0, 1.01, 1.15, 1.25])
+def test_the_sentence_is_corrected_for_the_number_of_its_differences(size: float) -> None:
+    scores = [size * score for score in (1.9, 1.97, 2.4, 2.2)]
+    levels = [2 * (1 - NormalDist().cdf(score)) for score in scores]
+    expected, rejected = ["unknown"] * 4, True  # Holm (1979) by p-values
+    for number, index in enumerate(sorted(range(4), key=levels.__getitem__)):
+        rejected = rejected and levels[index] <= 0.05 / (4 - number)
+        expected[index] = "better" if rejected else "unknown"
+    half_width = 1.959965
+    assert _outcomes([PairedDifference(score, 1.0, half_width) for score in scores]) == expected
+    # A decided difference leaves the others a larger level, also if it is that two methods do not differ.
+    narrow = PairedDifference(0.0, 0.01, 0.01 * half_width)
+    found = PairedDifference(2.0, 1.0, half_width)
+    assert _outcomes([narrow, found]) == ["equal", "better"] and _outcomes([found, found]) == ["unknown"] * 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.selection import Sample
+from dair_hf.experiments.plots import Sample
 from reproduction.claims import PrintedValue
 from reproduction.verdicts import _show, difference_of, judge_relation, judge_value, welch_half_width
 

@@ -38,11 +38,36 @@ def test_rows_that_share_a_text_directly_or_through_others_stay_together(tmp_pat
 
 @pytest.mark.parametrize(("column", "given"), [("dialogue_id", None), ("scene", "scene")])
 def test_a_column_names_groups_and_a_large_one_is_trained_on(tmp_path: Path, column: str, given: str | None) -> None:
-    rows = [row("same", f"b{n}", **{column: n // 4 if n < 60 else 99}) for n in range(100)]
+    rows = [row("same" if given else f"a{n}", f"b{n}", **{column: n // 4 if n < 60 else 99}) for n in range(100)]
     parts, _ = parts_of(tmp_path, rows, given)
     found = {name: set(part[column]) for name, part in parts.items()}
     assert sum(map(len, found.values())) == 16 and 99 in found["train"]
     assert (len(parts["test"]), len(parts["dev"])) == (28, 12)  # at most 30 and 15
+
+
+def test_texts_connect_rows_with_different_ids(tmp_path: Path) -> None:
+    ids = [None if n % 5 == 0 else n for n in range(60)]
+    parts, _ = parts_of(tmp_path, [row(f"a{n // 2}", f"b{n}", original_id=ids[n]) for n in range(60)])
+    texts = [set(part["text"]) for part in parts.values()]
+    assert sum(map(len, texts)) == 30 and len(parts["test"]) == 18
+
+
+@pytest.mark.parametrize("form", ["messages", "prompt"])
+def test_dialogues_that_begin_alike_stay_together(tmp_path: Path, form: str) -> None:
+    rows = []
+    for number in range(60):
+        turns = [f"{number // 2}?", "so", "and?", "then"][: 2 + number % 2 * 2]
+        chat = [{"role": ("user", "assistant")[place % 2], "content": turn} for place, turn in enumerate(turns)]
+        other = [{"role": "user", "content": f"again {number}"}, *chat[1:]]
+        pair = {"": chat, "augmented_": other}
+        if form == "messages":
+            rows.append({f"{prefix}messages": view for prefix, view in pair.items()})
+        else:
+            cells = (("prompt", slice(-1)), ("completion", slice(-1, None)))
+            rows.append({f"{prefix}{name}": view[part] for prefix, view in pair.items() for name, part in cells})
+    parts, _ = parts_of(tmp_path, rows)
+    first = [{cell[0]["content"] for cell in part[form]} for part in parts.values()]
+    assert sum(map(len, first)) == 30 and len(parts["test"]) == 18
 
 
 @pytest.mark.parametrize(
