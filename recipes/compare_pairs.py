@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -37,6 +38,7 @@ from datasets import Dataset
 from transformers import AutoConfig, PreTrainedTokenizerBase, PrinterCallback, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, PairEvaluator
+from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import same_classes, same_texts
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import (
@@ -50,7 +52,7 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.run_records import SETTINGS_NOTE, fingerprint
 from dair_hf.experiments.trials import DEV_METRIC, report_trials, run_trials, trial_runs
 from dair_hf.io.commands import run_recipe
-from dair_hf.io.files import atomic_folder, atomic_path, read_json, require_output_folder
+from dair_hf.io.files import LOCK, atomic_folder, atomic_path, read_json, require_output_folder
 from dair_hf.io.processes import on_first_rank
 from dair_hf.modeling import ModelConfig, load_model, load_pretrained, load_text_classifier, load_tokenizer
 from dair_hf.text.pair_files import GROUP, PairFileConfig, load_parts
@@ -94,7 +96,7 @@ def train_and_evaluate(
     finished = [folder / f"{name}.json" for name in current]
     on_first_rank(partial(keep_if_best, Path(run.args.output_dir), folder / "best_model", finished))
     if trainer.is_world_process_zero():
-        print_progress(run, result, folder, total)
+        print_progress(run, result, [path for path in finished if path.exists()], total)
     return result
 
 
@@ -128,15 +130,15 @@ def print_best(best: Path, records: Sequence[Mapping[str, Any]], limit: int) -> 
     print(f"    dair-hf evaluate {best} {best.parent}/test.jsonl --max-tokens {limit}")
 
 
-def print_progress(run: Run, result: Result, folder: Path, total: int) -> None:
+def print_progress(run: Run, result: Result, finished: Sequence[Path], total: int) -> None:
     """Print time and dev metric of a run, and how long the others will take."""
-    seconds = {path.stem: sum(read_json(path)["seconds"].values()) for path in folder.glob("*_seed*.json")}
+    seconds = {path.stem: sum(read_json(path)["seconds"].values()) for path in finished}
     seconds[run.name] = sum(result.seconds.values())
     views = sum(1 if name.startswith("erm") else 2 for name in seconds)  # that are run
-    left = max(0, total - len(seconds))
+    left = total - len(seconds)
     minutes = math.ceil(2 * left * sum(seconds.values()) / views / 60)
     both = f"both right on dev {result.metrics[DEV_METRIC]:.2f}"
-    print(f"{run.name:<20}{seconds[run.name]:6.0f} s  {both}  {left} runs, about {minutes} min left", flush=True)
+    print(f"{run.name:<20}{seconds[run.name]:6.0f} s  {both}  runs left: {left}, about {minutes} min", flush=True)
 
 
 def describe(parts: Mapping[str, Dataset], tokenizer: PreTrainedTokenizerBase, args: DAIRConfig) -> list[str]:
@@ -160,7 +162,10 @@ def main() -> None:
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
     data, model, comparison, args = parse_arguments([PairFileConfig, ModelConfig, ComparisonConfig, DAIRConfig])
-    folder = claim_output_folder(args)
+    folder = Path(args.output_dir)
+    if folder.exists() and os.listdir(folder) and not (folder / LOCK).exists():
+        raise DataError(f"{folder}: expected a new folder, or one of this command, got {os.listdir(folder)[0]!r} in it")
+    claim_output_folder(args)
     require_output_folder(folder / "best_model", overwrite=True)
     (parts, classes), tokenizer = load_parts(data), load_tokenizer(model)
     device, (fewest, most) = "cpu" if args.device.type == "cpu" else "gpu", EPOCHS
@@ -173,8 +178,6 @@ def main() -> None:
     notes, is_main = describe(parts, tokenizer, args), PartialState().is_main_process
     if is_main:
         print("\n".join(notes), flush=True)
-        with atomic_path(folder / "test.jsonl") as scratch:
-            parts["test"].to_json(scratch)
     runs = [run for method in comparison.methods for seed in comparison.seeds for run in trial_runs(method, args, seed)]
     current = {run.name for run in runs}
     records, labels = run_trials(
@@ -185,6 +188,8 @@ def main() -> None:
         {part: fingerprint(rows.to_dict()) for part, rows in parts.items()},
     )
     if is_main:
+        with atomic_path(folder / "test.jsonl") as scratch:
+            parts["test"].to_json(scratch)
         print("\n" + report_trials(folder, f"Pairs of {Path(data.pairs).name}", records, labels, notes))
         print_best(folder / "best_model", records, limit)
 

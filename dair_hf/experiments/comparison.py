@@ -214,6 +214,7 @@ def execute_runs(
     folder: Path,
     config: Mapping[str, Any],
     data: Mapping[str, str],
+    announces: bool = True,
 ) -> list[dict[str, Any]]:
     """Execute the runs that have not finished, write one JSON for each, and return all records; see `compare`."""
     require_matplotlib()
@@ -224,7 +225,7 @@ def execute_runs(
     if PartialState().is_main_process and (kept := [name for name, record in finished.items() if record is not None]):
         print(textwrap.fill(f"{folder}: finished earlier, not repeated: {', '.join(kept)}", 80))
     records = []
-    for run in _announced(runs, finished):
+    for run in _announced(runs, finished) if announces else runs:
         record = finished[run.name]
         if record is None:
             settings = fingerprint(config, run.args, data)

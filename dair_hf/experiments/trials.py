@@ -72,7 +72,7 @@ def run_trials(
     total = sum(map(len, trials.values())) + len(others) * len(trials)
 
     def run_all(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-        records = execute_runs(runs, lambda run: execute(run, total), Path(args.output_dir), config, data)
+        records = execute_runs(runs, lambda run: execute(run, total), Path(args.output_dir), config, data, False)
         return {record["name"]: record for record in records}
 
     found = run_all([run for runs in trials.values() for run in runs])
@@ -118,6 +118,8 @@ def report_trials(
         if method != "erm":
             dev[method] = statistics.fmean(run["metrics"][DEV_METRIC] for run in runs)
     sentence = _verdict(over_erm, over_da, max(dev, key=dev.__getitem__, default=""))
+    if not any(record["metrics"]["both_correct"] for record in records):
+        sentence = "no method has a test pair right: train longer (--epochs, --learning_rate)"
     supported = [sentence, *_choices(labels)]
     write_comparison(folder, title, records, COLUMNS, [*supported, *notes])
     write_paired(folder, records)

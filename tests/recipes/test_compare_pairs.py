@@ -154,6 +154,15 @@ def test_a_causal_model_answers_in_text(tmp_path: Path) -> None:
     assert sum(right) / len(right) == metrics["augmented_accuracy"] > 0
 
 
+def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
+    pairs = reviews(tmp_path / "mine.jsonl")
+    (tmp_path / "test.jsonl").write_text("mine")
+    with pytest.raises(SystemExit, match="expected a new folder"):
+        main.run(["compare", "absent", str(pairs), "--output", str(tmp_path)])
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.jsonl", "test.jsonl"}
+    assert (tmp_path / "test.jsonl").read_text() == "mine"
+
+
 def test_adapters_of_a_chat_model(tmp_path: Path) -> None:
     tokenizer = chats.tokenizer()
     chats.llama(tokenizer).save_pretrained(tmp_path / "model")
