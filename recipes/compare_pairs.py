@@ -118,7 +118,7 @@ def run_of(best: Path, records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
     return next((record for record in records if record["settings_fingerprint"] == settings), None)
 
 
-def print_best(best: Path, records: Sequence[Mapping[str, Any]], limit: int) -> None:
+def print_best(best: Path, records: Sequence[Mapping[str, Any]], limit: float) -> None:
     """Print the run of the best model, and how to evaluate it; say so if the model is missing."""
     first = max(records, key=lambda record: record["metrics"][DEV_METRIC])
     kept = run_of(best, records)

@@ -99,15 +99,12 @@ def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Datas
 
 
 def _linked_rows(rows: Dataset) -> list[str]:
-    """Return the group of each row: rows that share an id or the input of any view, directly or through others.
-
-    Chats also share the messages before each answer.
-    """
+    """Return groups of rows that share an id, an input, or the messages before an answer, also through others."""
     form = next(form for form in FORMS if set(form.needed) <= set(rows.column_names))
     shared: dict[str, int] = {}
     links = []
     for number, row in enumerate(rows):
-        keys = [{name: row[name]} for name in GROUP_COLUMNS if not is_missing(row.get(name))]
+        keys: list[Any] = [{name: row[name]} for name in GROUP_COLUMNS if not is_missing(row.get(name))]
         for view in (0, *partner_numbers(rows.column_names)):
             content = view_of(row, form, view, name_of(row, number)) or {}
             values = [content[name] for name in form.columns if name in content]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from dair_hf import DAIRTrainer
 from dair_hf.commands import main
 from dair_hf.experiments import comparison
+from dair_hf.experiments.run_records import SETTINGS_NOTE
+from dair_hf.experiments.trials import DEV_METRIC
 from dair_hf.io.commands import INTERRUPTED
+from dair_hf.io.files import write_json
 from dair_hf.text.pair_files import GROUP
 from tests.fixtures import chats, saved_models
+from tests.fixtures.paths import ROOT
 from tests.fixtures.recipe_runs import QUIET, UNDRAWN, predictions, read
 
 pytestmark = pytest.mark.slow
@@ -137,6 +142,38 @@ def test_the_report_of_finished_runs(
     assert {path.name for path in folder.iterdir()} >= {"comparison.md", "comparison.png", "paired.md"}
 
 
+def test_the_best_model_is_of_a_current_run(tmp_path: Path) -> None:
+    recipe = runpy.run_path(str(ROOT / "recipes" / "compare_pairs.py"))
+    best = tmp_path / "best_model"
+
+    def finish(name: str, settings: str, metric: float) -> dict[str, Any]:
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / SETTINGS_NOTE).write_text(settings + "\n")
+        write_json(folder / "trainer_state.json", {"best_metric": metric})
+        recipe["keep_if_best"](folder, best, [tmp_path / f"{name}.json" for name in "abcd"])
+        record = {"name": name, "settings_fingerprint": settings, "metrics": {DEV_METRIC: metric}}
+        write_json(tmp_path / f"{name}.json", record)
+        return record
+
+    records = [finish("a", "1", 0.5), finish("b", "2", 0.4)]
+    assert recipe["run_of"](best, records)["name"] == "a"
+    (tmp_path / "a.json").unlink()  # moved away: its model is of no current run
+    records = [records[1], finish("c", "3", 0.3)]
+    assert recipe["run_of"](best, records)["name"] == "c"
+    records.append(finish("d", "4", 0.6))
+    assert recipe["run_of"](best, records)["name"] == "d" and recipe["run_of"](best, records[:2]) is None
+
+
+def test_a_folder_with_other_files_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "out" / "best_model").mkdir(parents=True)
+    (tmp_path / "out" / "best_model" / "notes.txt").touch()
+    model, pairs = saved_models.classifier(tmp_path / "model"), reviews(tmp_path / "pairs.jsonl")
+    with pytest.raises(SystemExit, match=r"notes\.txt"):
+        compare(model, pairs, tmp_path / "out", *OPTIONS)
+    assert not list((tmp_path / "out").glob("*_seed*.json"))
+
+
 def test_a_causal_model_answers_in_text(tmp_path: Path) -> None:
     model = saved_models.generator(tmp_path / "model", "gpt2")
     rows = [{"prompt": f"w{a} w{b}", "completion": f" w{a}"} for a in range(4, 24) for b in (7, 8)]
@@ -169,7 +206,8 @@ def test_adapters_of_a_chat_model(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "model")
     rows = []
     for number in range(12):
-        turns = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}] for n in (number, 50)]
+        numbers = number, number + 50
+        turns = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}] for n in numbers]
         rows.append({"messages": turns[0], "augmented_messages": turns[1], "dialogue_id": str(number)})
     options = ["--methods", "erm", "--seeds", "1", "--use_peft", "true", "--lora_r", "2", "--epochs", "1"]
     compare(tmp_path / "model", write(tmp_path / "pairs.jsonl", rows), tmp_path / "out", *options)
