@@ -52,7 +52,7 @@ class _Origin(NamedTuple):
 
 
 class TextRows:
-    """Encoder of the text data of a trainer. Equal objects are encoded once; a collator that reads texts gets them."""
+    """Encoder of the text data of a trainer; a data set is encoded once. A collator that reads texts gets them."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class TextRows:
         if columns is None:
             return data
         if isinstance(data, (list, tuple)):  # `Dataset.from_list` reads the columns of the first row only
-            data = datasets.Dataset.from_dict({name: [row.get(name) for row in data] for name in columns})
+            rows = datasets.Dataset.from_dict({name: [row.get(name) for row in data] for name in columns})
+            return self._encode(rows, columns, name, prompts=prompts)
         if data not in self._encoded:
             self._encoded[data] = self._encode(data, columns, name, prompts=prompts)
         return self._encoded[data]
