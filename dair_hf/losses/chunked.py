@@ -69,10 +69,7 @@ class ChunkedLoss:
     def token_losses(
         self, model: nn.Module, inputs: Mapping[str, Any], positions: Tensor, targets: Tensor, shape: Any = None
     ) -> tuple[Any, Tensor]:
-        """Run the model; return its outputs and `-log p(target)`, `[M]`, at positions in the flattened `[N, T]`.
-
-        `shape` is (N, T), if the hidden states must have it.
-        """
+        """Run the model; return its outputs and `-log p(target)`, `[M]`, at positions of a flat `shape` [N, T]."""
         project = self.head.forward
         hidden: list[Tensor] = []
         kept: dict[nn.Module, list[Any]] = {part: [] for part in self.trunk}
@@ -85,9 +82,8 @@ class ChunkedLoss:
             outputs = model(**inputs)
         # A model may put tokens of its own before the inputs.
         if len(hidden) != 1 or hidden[0].ndim != 3 or hidden[0].shape[:2] != (shape or hidden[0].shape[:2]):
-            shapes = [list(states.shape) for states in hidden]
-            expected = f"one projection of {list(shape or 'NT')} positions"
-            raise DataError(f"chunked_loss: expected {expected}, {type(model).__name__} has {shapes}")
+            found = f"{type(model).__name__} has {[list(states.shape) for states in hidden]}"
+            raise DataError(f"chunked_loss: expected one projection of {list(shape or 'NT')} positions, {found}")
         states = hidden[0].flatten(0, 1).index_select(0, positions)
 
         def chunk_losses(chunk: slice) -> Tensor:

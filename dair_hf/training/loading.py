@@ -52,11 +52,9 @@ def prepare_model(model: Any, adapters: Any, processing_class: Any, data: Any, s
     columns = [] if data is None else columns_of(data) or [INPUT_IDS]  # unknown ones may be tokens
     # Training sets the special tokens of a model to its tokenizer's: rows of tokens may have been padded with others.
     if processing_class is None and name and (is_name or INPUT_IDS not in columns):
-        with contextlib.suppress(DataError):  # models of images and tables have none
-            processing_class = load_tokenizer(ModelConfig(name))
-        if processing_class is None:
-            with contextlib.suppress(DataError):
-                processing_class = load_pretrained(AutoImageProcessor, name, name)
+        for load in (load_tokenizer, lambda config: load_pretrained(AutoImageProcessor, name, name)):
+            with contextlib.suppress(DataError):  # models of images have no tokenizer, those of tables nothing
+                processing_class = processing_class or load(ModelConfig(name))
     if is_name:
         config = load_pretrained(AutoConfig, name, name)
         classes = _class_names(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,9 +24,9 @@ from dair_hf.data.texts.forms import (
     COMPLETIONS,
     FORMS,
     INPUT_IDS,
+    LABEL,
     MESSAGES,
     TextForm,
-    columns_to_drop,
     form_of,
     holds_text,
     name_of,
@@ -139,7 +139,7 @@ class TextRows:
         is_stream = isinstance(data, datasets.IterableDataset)
         try:
             form = form_of(columns, loss in LANGUAGE_LOSSES, model, prompts)
-            dropped = columns_to_drop(form, columns)
+            dropped = _columns_to_drop(form, columns)
             if not self.args.remove_unused_columns:
                 dropped = [column for column in columns if parse_column(column)[1] in form.columns]
             if prompts and form is CHATS and not is_stream:
@@ -203,6 +203,12 @@ class TextRows:
             if bit == encoder.CUT_TARGET:
                 first = shown[0]
         return first
+
+
+def _columns_to_drop(form: TextForm, columns: Collection[str]) -> list[str]:
+    """Return the columns of all views that encoded data must not keep: labels, and columns of other forms."""
+    others = {column for other in FORMS for column in other.columns} - set(form.columns)
+    return [name for name in columns if parse_column(name)[1] in {LABEL, *others}]
 
 
 def _model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> Any:

@@ -12,7 +12,7 @@ from datasets import ClassLabel
 
 from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import LABELS, ROW_ID
-from dair_hf.data.view_columns import columns_of_views, parse_column, partner_numbers, view_prefix
+from dair_hf.data.view_columns import columns_of_views, partner_numbers, view_prefix
 from dair_hf.errors import DataError, explained
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -259,9 +259,3 @@ def classes_of(data: Any) -> tuple[dict[str, list[Any]], list[Any]]:
 def name_of(row: Mapping[str, Any], number: int) -> str:
     """Return the name of a row for messages: its `row_id`, else its number."""
     return f"row {str(row.get(ROW_ID, number))!r}"
-
-
-def columns_to_drop(form: TextForm, columns: Collection[str]) -> list[str]:
-    """Return the columns of all views that encoded data must not keep: labels, and columns of other forms."""
-    others = {column for other in FORMS for column in other.columns} - set(form.columns)
-    return [name for name in columns if parse_column(name)[1] in {LABEL, *others}]
