@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.pytorch_utils import Conv1D
-from transformers.utils import cached_file
 
 from dair_hf.errors import DataError, explained
 from dair_hf.settings import Count, Settings, Share
@@ -34,7 +32,6 @@ DECODING = (
     "num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "repetition_penalty", "min_length",
     "min_new_tokens", "max_length", "max_new_tokens", "do_sample", "temperature", "top_p", "top_k",
 )  # fmt: skip
-VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
 
 @dataclass
@@ -135,46 +132,18 @@ def load_pretrained(
         return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
 
 
-def load_tokenizer(config: ModelConfig, optional: bool = False) -> Any:
-    """Load the tokenizer of a pretrained model; its end token pads if it has no padding token.
-
-    If `optional`, return None for a model of images or tables, and without tokenizer files.
-    """
-    name = str(config.model_name_or_path)
-    setting = f"model_name_or_path={name!r}: its tokenizer"
-    try:
-        tokenizer = load_pretrained(
-            AutoTokenizer, name, setting, config.trust_remote_code, revision=config.model_revision
-        )
-    except DataError:
-        if not optional or _first_cached(config, VOCABULARY_FILES):
-            raise
-        return None
-    if optional and not _has_vocabulary(config, tokenizer):
-        return None
+def load_tokenizer(config: ModelConfig) -> Any:
+    """Load the tokenizer of a pretrained model; its end token pads if it has no padding token."""
+    setting = f"model_name_or_path={str(config.model_name_or_path)!r}: its tokenizer"
+    tokenizer = load_pretrained(
+        AutoTokenizer, str(config.model_name_or_path), setting, config.trust_remote_code, revision=config.model_revision
+    )
+    # Without a file of the vocabulary, transformers builds a tokenizer for which every word is unknown.
+    if not any(map(str.isalnum, "".join(tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)))):
+        raise DataError(f"{setting}: expected a file with its vocabulary")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def _has_vocabulary(config: ModelConfig, tokenizer: Any) -> bool:
-    """Return whether a model has a file with the vocabulary of its tokenizer.
-
-    Without one, transformers builds a tokenizer of the special tokens, for which every word is unknown.
-    """
-    files = set(tokenizer.vocab_files_names.values())
-    files |= set(VOCABULARY_FILES) if files else {"tokenizer_config.json"}  # some read bytes and need no vocabulary
-    return _first_cached(config, sorted(files)) is not None
-
-
-def _first_cached(config: ModelConfig, files: Sequence[str]) -> str | None:
-    """Return the first of some files that a model has on this machine; None if it has none of them."""
-    name, revision = str(config.model_name_or_path), config.model_revision
-    for file in files:
-        with contextlib.suppress(OSError):
-            if cached_file(name, file, revision=revision, local_files_only=True) is not None:
-                return file
-    return None
 
 
 def load_named_model(

@@ -53,9 +53,13 @@ def load_trained(name: str) -> tuple[Any, Any]:
     with _without_reports(), explained(name, Exception):
         adapters = _adapters_of(name)
         model = load_named_model(name) if adapters is None else _load_adapted(name, adapters)
-        places = [name] if adapters is None else [name, str(adapters.base_model_name_or_path)]
-        tokenizers = (load_tokenizer(ModelConfig(place), optional=True) for place in places)
-        tokenizer = next(filter(None, tokenizers), None)
+        places = [ModelConfig(name)]
+        if adapters is not None:
+            places += [ModelConfig(adapters.base_model_name_or_path, model_revision=adapters.revision or "main")]
+        tokenizer = None
+        for place in places:
+            with contextlib.suppress(DataError):  # it has none
+                tokenizer = tokenizer or load_tokenizer(place)
     config = base_model_of(model).config
     if tokenizer is not None and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id  # a classifier on a language model reads the token before it

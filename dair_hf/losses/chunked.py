@@ -4,7 +4,8 @@ The logits of a batch, `[N, T, V]`, are often the largest tensor of a step, and 
 the model runs once for its hidden states, of which only those that predict a target are kept. Then each chunk of them
 passes the output projection, what the model does to its logits (a bias, a scale, a soft cap) and cross-entropy under
 activation checkpointing: its logits exist once in the forward pass and are computed again in the backward pass. Values
-and gradients equal those of the full logits, up to the order of sums.
+and gradients equal those of the full logits, up to the order of sums. With weights in bfloat16, the gradient of the
+projection is summed over the chunks in bfloat16: with 200 chunks its relative error is 0.016 instead of 0.004.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ class ChunkedLoss:
         self.shifts_labels = shifts_labels
         self.tokens = max(1, LOGITS_AT_ONCE // len(weight)) if tokens is None else tokens
         above = {module for module in model.modules() if module is not head and head in set(module.modules())}
+        parts = [part for module in above for part in module.children()]
+        for part in parts:  # a container is not called, its members are
+            parts += part.children() if isinstance(part, nn.ModuleList | nn.ModuleDict) else ()
         # Together they compute the hidden states.
-        self.trunk = [part for module in above for part in module.children() if part not in above and part is not head]
+        self.trunk = [part for part in parts if part not in above and part is not head]
 
     def __call__(self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor) -> tuple[Any, Tensor]:
         """Run the model; return its outputs, whose logits are of no use, and the losses of the rows."""
@@ -58,14 +62,14 @@ class ChunkedLoss:
             labels = functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
         rows, columns = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
         positions = rows * labels.shape[1] + columns
-        outputs, token_losses = self.token_losses(model, inputs, positions, labels[rows, columns])
+        outputs, token_losses = self.token_losses(model, inputs, positions, labels[rows, columns], labels.shape)
         # The sum connects rows without a target, too, and batches without one to the graph.
         return outputs, token_losses.new_zeros(len(labels)).index_add(0, rows, token_losses)
 
     def token_losses(
-        self, model: nn.Module, inputs: Mapping[str, Any], positions: Tensor, targets: Tensor
+        self, model: nn.Module, inputs: Mapping[str, Any], positions: Tensor, targets: Tensor, shape: Any = None
     ) -> tuple[Any, Tensor]:
-        """Run the model; return its outputs and `-log p(target)`, `[M]`, at positions in the flattened `[N, T]`."""
+        """Run the model; return its outputs and `-log p(target)`, `[M]`, at positions of a flat `shape` [N, T]."""
         project = self.head.forward
         hidden: list[Tensor] = []
         kept: dict[nn.Module, list[Any]] = {part: [] for part in self.trunk}
@@ -76,9 +80,10 @@ class ChunkedLoss:
 
         with _replaced({self.head: project_one, **{part: _keeping(part.forward, kept[part]) for part in self.trunk}}):
             outputs = model(**inputs)
-        if len(hidden) != 1 or hidden[0].ndim != 3:
-            shapes = [list(states.shape) for states in hidden]
-            raise DataError(f"chunked_loss: expected one projection of [N, T, d], {type(model).__name__} has {shapes}")
+        # A model may put tokens of its own before the inputs.
+        if len(hidden) != 1 or hidden[0].ndim != 3 or hidden[0].shape[:2] != (shape or hidden[0].shape[:2]):
+            found = f"{type(model).__name__} has {[list(states.shape) for states in hidden]}"
+            raise DataError(f"chunked_loss: expected one projection of {list(shape or 'NT')} positions, {found}")
         states = hidden[0].flatten(0, 1).index_select(0, positions)
 
         def chunk_losses(chunk: slice) -> Tensor:

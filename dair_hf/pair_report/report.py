@@ -67,11 +67,14 @@ class PairReport:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the summary, and the roots of both losses of pairs, the worst in orange."""
         losses = np.array([self.pairs.get(f"loss_{view}", []) for view in VIEWS], dtype=float)
+        finite = np.isfinite(losses).all(0)
         roots = np.sqrt(losses.clip(min=0))
-        x, y = SIZE * roots / (roots.max(initial=0) or 1)
+        x, y = SIZE * roots / (roots.max(initial=0, where=finite) or 1)
         worst = min(len(self.worst), DOTS)
         numbers = range(worst, x.size, 1 + x.size // DOTS), range(min(worst, x.size))
-        others, shown = ("".join(f"M{x[pair]:.0f} {SIZE - y[pair]:.0f}h.01" for pair in chosen) for chosen in numbers)
+        others, shown = (
+            "".join(f"M{x[pair]:.0f} {SIZE - y[pair]:.0f}h.01" for pair in chosen if finite[pair]) for chosen in numbers
+        )
         known = {name: None if has_few_pairs(self.summary, name) else value for name, value in self.summary.items()}
         texts = (
             f"{name.replace('_', ' ')} {'-' if value is None else f'{value:.5g}'}" for name, value in known.items()

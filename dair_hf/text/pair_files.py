@@ -7,16 +7,16 @@ import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from datasets import ClassLabel, Dataset
+from datasets import Dataset
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
 from dair_hf.data.texts.files import pairs_from_jsonl
-from dair_hf.data.texts.forms import CLASSES, FORMS, LABEL, is_missing, name_of, view_of
-from dair_hf.data.view_columns import columns_of_views, partner_numbers
+from dair_hf.data.texts.forms import CLASSES, FORMS, classes_of, is_missing, name_of, view_of
+from dair_hf.data.view_columns import partner_numbers
 from dair_hf.errors import DataError
 from dair_hf.evaluation.views import views_of
 from dair_hf.settings import Settings
@@ -49,27 +49,12 @@ def load_parts(config: PairFileConfig) -> tuple[dict[str, Dataset], list[str]]:
     """Read a file of pairs; return its train, dev and test part, and the names of classes, if it has labels."""
     rows, classes = pairs_from_jsonl(config.pairs), list[str]()
     if set(CLASSES.needed) <= set(rows.column_names):
-        rows, classes = _name_classes(rows)
+        columns, found = classes_of(rows)
+        for column, labels in columns.items():
+            names = [None if label is None else str(label) for label in labels]
+            rows = rows.remove_columns(column).add_column(column, names)
+        classes = list(dict.fromkeys(map(str, found)))
     return _split_by_groups(rows, config.group), classes
-
-
-def _name_classes(rows: Dataset) -> tuple[Dataset, list[str]]:
-    """Return rows with the names of classes as labels, and all names: numbers in their order, texts alphabetically."""
-    found: set[Any] = set()
-    for column in columns_of_views(LABEL, rows.column_names).values():
-        feature = rows.features[column]
-        values = [None if is_missing(value) else value for value in rows[column]]
-        if isinstance(feature, ClassLabel):
-            values = [None if value is None else feature.int2str(value) for value in values]
-        for number, value in enumerate(values):
-            if isinstance(value, float) and value.is_integer():
-                values[number] = int(value)
-            elif not isinstance(value, str | int | None):
-                where = f"{name_of(rows[number], number)}, column {column!r}"
-                raise DataError(f"{where}: expected the name or the number of a class, got {value!r:.80}")
-        found.update(values)
-        rows = rows.remove_columns(column).add_column(column, [None if v is None else str(v) for v in values])
-    return rows, list(dict.fromkeys(map(str, sorted(found - {None}, key=lambda v: (isinstance(v, str), v)))))
 
 
 def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Dataset]:

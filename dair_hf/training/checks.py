@@ -10,7 +10,9 @@ from typing import Any
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
+from peft import PeftModel
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from dair_hf.config import AUTO, DAIRConfig
@@ -107,8 +109,21 @@ def refuse_unsupported(args: DAIRConfig, sample_loss: SampleLoss, objective: Any
     refuse_virtual_tokens(model)
 
 
-def refuse_unsupported_launch(args: DAIRConfig, train_dataset: Any) -> None:
-    """Refuse settings that would split pairs, repeat rows or hang, before processes and data loaders are set up."""
+def refuse_unsupported_launch(
+    args: DAIRConfig, train_dataset: Any, compute_loss_func: Any = None, model: Any = None
+) -> None:
+    """Refuse settings that would split pairs, repeat rows or hang, and losses that are no losses of rows."""
+    if compute_loss_func is not None or args.label_smoothing_factor:
+        raise DataError(
+            "compute_loss_func, label_smoothing_factor: expected None and 0, since the objective needs the losses of "
+            "rows; pass sample_loss instead"
+        )
+    config = model.config.get_text_config() if isinstance(model, PreTrainedModel | PeftModel) else None
+    if getattr(config, "output_router_logits", False) and getattr(config, "router_aux_loss_coef", 0):
+        raise DataError(
+            "output_router_logits=True in the model's configuration: expected False, since the losses of rows do not "
+            "contain the loss of the router"
+        )
     if args.n_gpu > 1:
         raise DataError(
             f"expected one GPU per process, since torch.nn.DataParallel would split pairs, got {args.n_gpu}; start "

@@ -34,7 +34,7 @@ from dair_hf.data.sampling import (
     view_lengths,
 )
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.data.texts.forms import LABEL, TEXT
+from dair_hf.data.texts.forms import INPUT_IDS, LABEL, TEXT, classes_of
 from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
 
@@ -49,11 +49,12 @@ def prepare_model(model: Any, adapters: Any, processing_class: Any, data: Any, s
 
     is_name = isinstance(model, (str, os.PathLike))
     name = str(model) if is_name else getattr(getattr(model, "config", None), "name_or_path", "")
-    if processing_class is None and name:
-        processing_class = load_tokenizer(ModelConfig(name), optional=True)
-        if processing_class is None:
-            with contextlib.suppress(DataError):  # models of tables have none
-                processing_class = load_pretrained(AutoImageProcessor, name, name)
+    columns = [] if data is None else columns_of(data) or [INPUT_IDS]  # unknown ones may be tokens
+    # Training sets the special tokens of a model to its tokenizer's: rows of tokens may have been padded with others.
+    if processing_class is None and name and (is_name or INPUT_IDS not in columns):
+        for load in (load_tokenizer, lambda config: load_pretrained(AutoImageProcessor, name, name)):
+            with contextlib.suppress(DataError):  # models of images have no tokenizer, those of tables nothing
+                processing_class = processing_class or load(ModelConfig(name))
     if is_name:
         config = load_pretrained(AutoConfig, name, name)
         classes = _class_names(data)
@@ -80,11 +81,13 @@ def _class_names(data: Any) -> list[str] | None:
         return names
     if isinstance(data, datasets.IterableDataset):
         return None
-    of_views = [name for name in columns if parse_column(name)[1] == LABEL]
-    labels = [row[name] for row in data for name in of_views if row.get(name) is not None]
-    if all(isinstance(label, int) for label in labels):
-        return [f"LABEL_{number}" for number in range(max(labels) + 1)]
-    return sorted(set(labels)) if all(isinstance(label, str) for label in labels) else None
+    try:
+        found = classes_of(data)[1]
+    except DataError:  # of a regression
+        return None
+    if all(isinstance(label, int) for label in found):
+        return [f"LABEL_{number}" for number in range(max(found, default=-1) + 1)]
+    return found if all(isinstance(label, str) for label in found) else None
 
 
 class EpochCallback(TrainerCallback):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import math
 import re
 import sys
@@ -33,7 +32,6 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import has_few_pairs
 from dair_hf.evaluation.views import views_of
 from dair_hf.io.files import atomic_path, read_json, write_json
-from dair_hf.io.records import HUB_ID
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, can_generate, derived_sample_loss
 
 PAPER = "https://openreview.net/forum?id=a1meaRy1bN"
@@ -52,13 +50,6 @@ _LOADERS: tuple[tuple[type, str, str], ...] = (
     (FeatureExtractionMixin, "AutoFeatureExtractor", "processor"),
 )
 MAX_NEW_TOKENS = 64  # in the example of the card
-# Inputs of models that the Trainer's card does not know -> task.
-TASK_OF_INPUTS = {
-    ("input_ids", "pixel_values"): "visual-question-answering",
-    ("input_ids", "image_features"): "visual-question-answering",
-    ("pixel_values",): "image-classification",
-    ("features",): "tabular-regression",
-}
 
 
 @dataclass
@@ -152,14 +143,12 @@ def write_model_card(
     card.data.tags = sorted({*(card.data.tags or []), "dair", "consistency-training"})
     task = None if model is None else _task_of(model.model)
     card.data.pipeline_tag = card.data.pipeline_tag or task
-    known = [*(card.data.datasets or []), *(name for name in training.names if HUB_ID.fullmatch(name))]
-    card.data.datasets = list(dict.fromkeys(known)) or None
     metrics = [*(card.data.metrics or []), *(report.accuracy_name for report in reports)]
     card.data.metrics = list(dict.fromkeys(metrics)) or None
     results = [
         EvalResult(
             task_type=task or "other",
-            dataset_type=report.data if HUB_ID.fullmatch(report.data) else report.data.lower().replace(" ", "-"),
+            dataset_type=report.data.lower().replace(" ", "-"),
             dataset_name=report.data,
             metric_type=key,
             metric_name=name,
@@ -341,10 +330,7 @@ def _task_of(model: nn.Module) -> str | None:
     for task, classes in TASK_MAPPING.items():
         if f"'{type(inner).__name__}'" in str([*classes.values()]):
             return task
-    if type(inner).__name__.endswith("ForSequenceClassification"):
-        return "text-classification"
-    inputs = {getattr(inner, "main_input_name", None), *inspect.signature(inner.forward).parameters}
-    return next((task for names, task in TASK_OF_INPUTS.items() if inputs.issuperset(names)), None)
+    return "text-classification" if type(inner).__name__.endswith("ForSequenceClassification") else None
 
 
 def _home(kind: type) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,9 +24,9 @@ from dair_hf.data.texts.forms import (
     COMPLETIONS,
     FORMS,
     INPUT_IDS,
+    LABEL,
     MESSAGES,
     TextForm,
-    columns_to_drop,
     form_of,
     holds_text,
     name_of,
@@ -52,7 +52,7 @@ class _Origin(NamedTuple):
 
 
 class TextRows:
-    """Encoder of the text data of a trainer. Equal objects are encoded once; a collator that reads texts gets them."""
+    """Encoder of the text data of a trainer; a data set is encoded once. A collator that reads texts gets them."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class TextRows:
         if columns is None:
             return data
         if isinstance(data, (list, tuple)):  # `Dataset.from_list` reads the columns of the first row only
-            data = datasets.Dataset.from_dict({name: [row.get(name) for row in data] for name in columns})
+            rows = datasets.Dataset.from_dict({name: [row.get(name) for row in data] for name in columns})
+            return self._encode(rows, columns, name, prompts=prompts)
         if data not in self._encoded:
             self._encoded[data] = self._encode(data, columns, name, prompts=prompts)
         return self._encoded[data]
@@ -138,7 +139,7 @@ class TextRows:
         is_stream = isinstance(data, datasets.IterableDataset)
         try:
             form = form_of(columns, loss in LANGUAGE_LOSSES, model, prompts)
-            dropped = columns_to_drop(form, columns)
+            dropped = _columns_to_drop(form, columns)
             if not self.args.remove_unused_columns:
                 dropped = [column for column in columns if parse_column(column)[1] in form.columns]
             if prompts and form is CHATS and not is_stream:
@@ -202,6 +203,12 @@ class TextRows:
             if bit == encoder.CUT_TARGET:
                 first = shown[0]
         return first
+
+
+def _columns_to_drop(form: TextForm, columns: Collection[str]) -> list[str]:
+    """Return the columns of all views that encoded data must not keep: labels, and columns of other forms."""
+    others = {column for other in FORMS for column in other.columns} - set(form.columns)
+    return [name for name in columns if parse_column(name)[1] in {LABEL, *others}]
 
 
 def _model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> Any:

@@ -190,11 +190,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             self.evaluator = as_evaluator(evaluator)
         self.batch_objective = objective  # not `objective`, to which `hyperparameter_search` assigns the best value
         self.augmenter = augmenter
-        refuse_unsupported_launch(args, train_dataset)
-        if kwargs.get("compute_loss_func") is not None:
-            raise DataError(
-                "compute_loss_func: expected None, since it reduces over the batch; pass sample_loss instead"
-            )
+        refuse_unsupported_launch(args, train_dataset, kwargs.get("compute_loss_func"))
         super().__init__(
             model=model,
             args=args,
@@ -374,7 +370,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.args.validate()
         if self.accelerator.ddp_handler is not None:
             self.accelerator.ddp_handler.broadcast_buffers = self.args.ddp_broadcast_buffers is not False
-        refuse_unsupported_launch(self.args, self.train_dataset)
+        refuse_unsupported_launch(self.args, self.train_dataset, self.compute_loss_func, self.model)
         refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.model)
         self._sums = None
         self._finiteness.held.clear()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as functional
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import (
@@ -135,6 +137,34 @@ def test_the_projection_gets_one_chunk_at_a_time(name: str, grad: bool) -> None:
     if grad:
         losses.sum().backward()
         assert sorted(sizes[1:]) == sorted(2 * expected)
+
+
+class Nested(nn.Module):
+    """A model that keeps its layers in containers, as nanoGPT does, and puts tokens before its inputs."""
+
+    def __init__(self, before: int) -> None:
+        super().__init__()
+        layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.parts, self.head = nn.ModuleDict({"words": nn.Embedding(9, 4), "layers": layers}), nn.Linear(4, 9)
+        self.before, self.get_output_embeddings = before, lambda: self.head
+
+    def forward(self, input_ids: Tensor) -> Any:
+        states = self.parts["words"](functional.pad(input_ids, (self.before, 0)))
+        for layer in self.parts["layers"]:
+            states = layer(states)
+        return SimpleNamespace(logits=self.head(states))
+
+
+def test_layers_in_containers_run_once_and_positions_are_those_of_the_labels() -> None:
+    model, calls, ids = Nested(0), list[nn.Module](), torch.tensor([[4, 5, 6], [7, 8, 3]])
+    for layer in model.parts["layers"]:
+        inner = layer.forward
+        layer.forward = lambda states, inner=inner: calls.append(inner) or inner(states)
+    losses = ChunkedLoss(model, True, 1)(model, {"input_ids": ids}, ids)[1]
+    torch.testing.assert_close(losses, causal_nll(model(ids), ids))
+    assert len(calls) == 4
+    with pytest.raises(DataError, match="chunked_loss"):
+        ChunkedLoss(longer := Nested(4), True)(longer, {"input_ids": ids}, ids)
 
 
 def test_recomputed_chunks_have_the_same_dropout() -> None:

@@ -117,6 +117,8 @@ def test_a_notebook_shows_a_picture_of_a_few_kilobytes() -> None:
     expected = [(0.1**0.5 * scale, 0.0), (0.9**0.5 * scale, 320 - 0.9**0.5 * scale)]
     assert [(worst, others)] == [tuple(f"M{x:.0f} {y:.0f}h.01" for x, y in expected)]
     assert PairReport("empty")._repr_html_()
+    report.pairs["loss_original"][0] = None
+    assert f'd="{worst}"' not in report._repr_html_() and "nan" not in report._repr_html_()
 
 
 def test_a_report_is_a_static_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

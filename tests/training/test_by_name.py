@@ -60,6 +60,7 @@ def table(rows: list[dict[str, Any]]) -> datasets.Dataset:
     ("data", "classes", "number"),
     [
         (ROWS, ["LABEL_0", "LABEL_1", "LABEL_2"], 2),
+        ([{**row, "label": float(row["label"])} for row in ROWS], ["LABEL_0", "LABEL_1", "LABEL_2"], 2),  # of pandas
         (named(ROWS), ["high", "low", "middle"], 0),
         (table(ROWS), NAMES, 2),
     ],
@@ -94,6 +95,15 @@ def test_language_models_by_name_are_loaded_in_float32(tmp_path: Path, kind: str
     assert type(made.model) is built and made.model.dtype == torch.float32
     # Without a vocabulary in the folder, transformers would build a tokenizer that knows no word.
     assert trainer(tmp_path, made.model, tiny.pairs(kind, 4)).processing_class is None
+
+
+def test_tokens_keep_the_padding_of_their_model(tmp_path: Path) -> None:
+    model = BertForSequenceClassification.from_pretrained(encoder(tmp_path / "bert"), pad_token_id=7)
+    rows = [{"input_ids": [4, 5, 7], "labels": 1, "augmented_input_ids": [5, 4, 7], "augmented_labels": 1}]
+    assert trainer(tmp_path, model, ROWS[:1]).processing_class is not None
+    made = trainer(tmp_path, model, rows)
+    made.train()
+    assert made.processing_class is None and model.config.pad_token_id == 7
 
 
 def test_an_image_classifier_by_name_has_its_processor(tmp_path: Path) -> None:

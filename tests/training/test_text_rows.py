@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -282,6 +283,14 @@ def test_streams_are_encoded_as_they_are_read(tmp_path: Path) -> None:
     row = next(iter(of_stream.train_dataset))
     assert row["input_ids"] == [4, 5, 6, 7, tiny.EOS] and row["augmented_labels"] == [-100, 9, 10, tiny.EOS]
     assert tiny.distance(tiny.weights(of_stream.model), tiny.weights(tiny.model("llama"))) > 0
+
+
+def test_lists_are_not_kept(tmp_path: Path) -> None:
+    made = trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS))
+    for _ in range(2):
+        made.evaluate_pairs(rows_of(PAIRS).to_list(), intervals=False)
+    gc.collect()
+    assert len(made._text_rows._encoded) == 1 and len(made._text_rows._origins) == 1
 
 
 def test_prompts_lose_their_beginning_and_targets_their_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

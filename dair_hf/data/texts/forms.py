@@ -8,8 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from datasets import ClassLabel
+
+from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import LABELS, ROW_ID
-from dair_hf.data.view_columns import parse_column, partner_numbers, view_prefix
+from dair_hf.data.view_columns import columns_of_views, partner_numbers, view_prefix
 from dair_hf.errors import DataError, explained
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -231,12 +234,28 @@ def label_of(
     raise DataError(f"{where}, column {column!r}: expected {expected}, got {value!r:.80}")
 
 
+def classes_of(data: Any) -> tuple[dict[str, list[Any]], list[Any]]:
+    """Return the classes in the rows: column of a view -> labels, and all labels, numbers before names.
+
+    Labels are numbers or names; None for an absent partner. Whole numbers may be floats.
+    """
+    columns: dict[str, list[Any]] = {}
+    for name in columns_of_views(LABEL, columns_of(data) or ()).values():
+        feature = (getattr(data, "features", None) or {}).get(name)
+        labels = [None if is_missing(row.get(name)) else row.get(name) for row in data]
+        for number, label in enumerate(labels):
+            if isinstance(feature, ClassLabel) and label is not None:
+                labels[number] = feature.int2str(label)
+            elif isinstance(label, float) and label.is_integer():
+                labels[number] = int(label)
+            elif not isinstance(label, str | int | None):
+                where = f"{name_of(data[number], number)}, column {name!r}"
+                raise DataError(f"{where}: expected the name or the number of a class, got {label!r:.80}")
+        columns[name] = labels
+    found = set().union(*columns.values()) - {None}
+    return columns, sorted(found, key=lambda label: (isinstance(label, str), label))
+
+
 def name_of(row: Mapping[str, Any], number: int) -> str:
     """Return the name of a row for messages: its `row_id`, else its number."""
     return f"row {str(row.get(ROW_ID, number))!r}"
-
-
-def columns_to_drop(form: TextForm, columns: Collection[str]) -> list[str]:
-    """Return the columns of all views that encoded data must not keep: labels, and columns of other forms."""
-    others = {column for other in FORMS for column in other.columns} - set(form.columns)
-    return [name for name in columns if parse_column(name)[1] in {LABEL, *others}]

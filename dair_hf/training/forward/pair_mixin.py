@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from dair_hf.data.batch_layout import TargetRule, trained_partners, view_mask
-from dair_hf.data.checks import columns_of
+from dair_hf.data.checks import columns_of, require_pairs
 from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator, flatten_views
 from dair_hf.data.view_columns import partner_numbers, view_prefix
+from dair_hf.errors import DataError
 from dair_hf.losses.objective import dair_loss
 from dair_hf.losses.per_sample import SampleLoss
 from dair_hf.training.checks import refuse_unsupported_launch
@@ -32,7 +33,8 @@ class PairMixin:
         **kwargs: As in the trainer.
 
     Raises:
-        DataError: The loss of a row cannot be derived from the model.
+        DataError: The loss of a row cannot be derived from the model, the data have no partner with columns that the
+            trainer reads, or a loss is set that is no loss of rows.
 
     Example:
         >>> from transformers import Trainer
@@ -44,7 +46,12 @@ class PairMixin:
     ) -> None:
         super().__init__(*args, **kwargs)
         trainer: Any = self
-        refuse_unsupported_launch(trainer.args, trainer.train_dataset)
+        refuse_unsupported_launch(trainer.args, trainer.train_dataset, trainer.compute_loss_func, trainer.model)
+        if not dair_lambda >= 0:
+            raise DataError(f"dair_lambda={dair_lambda}: expected a number >= 0")
+        if trainer.args.remove_unused_columns:  # a trainer may have tokenized the originals only
+            trainer._set_signature_columns_if_needed()
+            require_pairs(trainer.train_dataset, trainer._signature_columns, "dair", "train_dataset")
         self.dair_lambda = dair_lambda
         self.sample_loss, name = resolve_sample_loss(sample_loss, trainer.model)
         rules = row_rules(trainer.model, name, name in MODEL_LOSSES)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
-from dair_hf import PairMixin
+from dair_hf import DataError, PairMixin
 from tests.fixtures import tiny
 
 LAMBDA = 0.7
@@ -62,6 +62,22 @@ def test_evaluation_is_the_trainers_own(tmp_path: Path, kind: str) -> None:
     plain = Trainer(made.model, made.args, made.data_collator.base_collator, eval_dataset=originals)
     assert made.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-12)
     assert len(seen[0].label_ids) == 7
+
+
+@pytest.mark.parametrize("named", ["augmented", "dair_lambda", "compute_loss_func", "label_smoothing", "router"])
+def test_what_would_train_something_else_is_refused(tmp_path: Path, named: str) -> None:
+    model, data, given, smoothing = tiny.model("llama"), rows("llama", 1), dict[str, Any](), 0.0
+    if named == "augmented":  # a trainer may tokenize the originals alone
+        data = data.rename_columns({name: f"{name}_text" for name in data.column_names if name.startswith("augmented")})
+    elif named == "router":
+        model.config.output_router_logits, model.config.router_aux_loss_coef = True, 0.1
+    elif named == "label_smoothing":
+        smoothing = 0.1
+    else:
+        given = {named: -3.0 if named == "dair_lambda" else len}
+    args = TrainingArguments(str(tmp_path), label_smoothing_factor=smoothing, report_to="none", use_cpu=True)
+    with pytest.raises(DataError, match=named):
+        PairTrainer(model, args, train_dataset=data, **given)
 
 
 @pytest.mark.filterwarnings("ignore")  # of trl
