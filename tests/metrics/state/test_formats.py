@@ -257,7 +257,7 @@ def test_type2_cleaning_of_simpletod() -> None:
     gold = [{"hotel-area": "east"}, {"hotel-area": "east", "hotel-stars": "4"}]
     early = [{"hotel-area": "east", "hotel-stars": "4"}, gold[1]]
     never = [{"hotel-area": "east", "hotel-stars": "3"}, gold[1]]
-    settings = {"preset": "simpletod_type2_cleaning"}
+    settings: Json = {"preset": "simpletod_type2_cleaning"}
     assert [figures(p, gold, **settings)["joint_goal_accuracy"] for p in (early, never)] == [1.0, 0.5]
     unset = [gold[0] | {"hotel-stars": "not mentioned"}, gold[1]]
     assert figures(early, unset, **settings)["joint_goal_accuracy"] == 1.0
