@@ -21,18 +21,16 @@ def recolor(images: Tensor, colors: Tensor) -> Tensor:
     return (images[:, None] if images.ndim == 3 else images) * colors[:, :, None, None]
 
 
-def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "nearest") -> Tensor:
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     """Rotate each image counter-clockwise about its center by its own angle; the size stays, corners are cut off.
 
-    `nearest` matches `PIL.Image.rotate` pixel for pixel. It uses the same 16.16 fixed-point coordinates, so the result
-    is the same on every device, and multiples of 90 degrees are exact for square images. `bilinear` interpolates
-    between the four nearest pixels; pixels outside the image have the value `fill`.
+    The result matches `PIL.Image.rotate` pixel for pixel. It uses the same 16.16 fixed-point coordinates, so the result
+    is the same on every device, and multiples of 90 degrees are exact for square images. Pixels outside the image are
+    0.
 
     Args:
-        images: `[B, C, H, W]`, any dtype with `nearest`, floating with `bilinear`; sides of at most 8192 pixels.
+        images: `[B, C, H, W]`, any dtype; sides of at most 8192 pixels.
         degrees: `[B]`, floating, finite.
-        fill: Value of pixels outside the image.
-        mode: "nearest" or "bilinear".
 
     Returns:
         `[B, C, H, W]`, of the dtype of `images`.
@@ -51,7 +49,20 @@ def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "near
         )
     # Maps output to input coordinates, hence the sign; y points down.
     radians = torch.deg2rad(-degrees.to(torch.float64))
-    return {"nearest": _nearest, "bilinear": _bilinear}[mode](images, radians, fill)
+    height, width = images.shape[2:]
+    cos, sin = radians.cos(), radians.sin()
+    # Input coordinates of the output pixel (0, 0), at pixel centers.
+    x_origin = width / 2 + cos * (0.5 - width / 2) + sin * (0.5 - height / 2)
+    y_origin = height / 2 - sin * (0.5 - width / 2) + cos * (0.5 - height / 2)
+    steps = torch.stack([cos, sin, x_origin, y_origin])
+    fixed = steps.mul_(1 << FRACTION_BITS).add_(0.5).floor_().to(torch.int32)
+    cos, sin, x_origin, y_origin = fixed[:, :, None]
+    # PIL rounds -sin separately; that differs from -round(sin) only at exact halves, which no sine reaches.
+    column = torch.arange(width, dtype=torch.int32, device=images.device)
+    row = torch.arange(height, dtype=torch.int32, device=images.device)
+    x = (cos * column)[:, None, :] + (sin * row + x_origin)[:, :, None]
+    y = (cos * row + y_origin)[:, :, None] - (sin * column)[:, None, :]
+    return _pixels_at(images, y.bitwise_right_shift_(FRACTION_BITS), x.bitwise_right_shift_(FRACTION_BITS))
 
 
 def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tensor:
@@ -69,35 +80,6 @@ def _pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tenso
     flat = index.add_(width + 3).to(torch.int64).flatten(1)[:, None]
     padded = functional.pad(images, (1, 1, 1, 1), value=fill).flatten(2)
     return padded.gather(2, flat.expand(-1, channels, -1)).view(batch, channels, *index.shape[1:])
-
-
-def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
-    height, width = images.shape[2:]
-    cos, sin = radians.cos(), radians.sin()
-    # Input coordinates of the output pixel (0, 0), at pixel centers.
-    x_origin = width / 2 + cos * (0.5 - width / 2) + sin * (0.5 - height / 2)
-    y_origin = height / 2 - sin * (0.5 - width / 2) + cos * (0.5 - height / 2)
-    steps = torch.stack([cos, sin, x_origin, y_origin])
-    fixed = steps.mul_(1 << FRACTION_BITS).add_(0.5).floor_().to(torch.int32)
-    cos, sin, x_origin, y_origin = fixed[:, :, None]
-    # PIL rounds -sin separately; that differs from -round(sin) only at exact halves, which no sine reaches.
-    column = torch.arange(width, dtype=torch.int32, device=images.device)
-    row = torch.arange(height, dtype=torch.int32, device=images.device)
-    x = (cos * column)[:, None, :] + (sin * row + x_origin)[:, :, None]
-    y = (cos * row + y_origin)[:, :, None] - (sin * column)[:, None, :]
-    return _pixels_at(images, y.bitwise_right_shift_(FRACTION_BITS), x.bitwise_right_shift_(FRACTION_BITS), fill)
-
-
-def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
-    height, width = images.shape[2:]
-    cos, sin, zero = radians.cos(), radians.sin(), torch.zeros_like(radians)
-    # affine_grid uses units of half a side, in which a rotation of a non-square image has to be rescaled.
-    to_x = torch.stack([cos, sin * (height / width), zero], dim=1)
-    to_y = torch.stack([-sin * (width / height), cos, zero], dim=1)
-    matrices = torch.stack([to_x, to_y], dim=1).to(images.dtype)
-    grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
-    rotated = functional.grid_sample(images - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    return rotated + fill
 
 
 class Crops(NamedTuple):

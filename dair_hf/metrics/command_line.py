@@ -26,7 +26,7 @@ A state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "h
 "prediction" or "reference" in place of the "state" may be text: "hotel-area = east ; hotel-stars = 4".
 Files of other evaluators are read by their --format; most have the gold states too, and then need no --references:
   trade      all_prediction_*.json of TRADE               simpletod  the evaluation file of SimpleTOD
-  parlai     the world log of ParlAI and CheckDST         ubar       model_output*BS.json and result.csv of UBAR
+  parlai     the world log of ParlAI and CheckDST         ubar       model_output*BS.json of UBAR
   convlab    predictions.json of ConvLab-3                mwz22      predictions of MultiWOZ_Evaluation, data of 2.2"""
 
 _RATIOS = (

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import json
 import math
 import re
@@ -196,7 +197,12 @@ def _read_turn(item: Any, where: str, kind: str) -> Item:
         raise DataError(f"{where}: expected the key 'state', got {', '.join(map(repr, item))}")
     state = item[_STATE_KEYS[kind]]
     parsed = _object_in(state) if isinstance(state, str) else state
-    belief = read_belief(parsed) if isinstance(parsed, str) else Belief.of(read_state(parsed, where))
+    if isinstance(parsed, str):
+        belief = read_belief(parsed)
+    elif kind == "references" or parsed is state:
+        belief = Belief.of(read_state(parsed, where))
+    else:
+        belief = _read_answer(parsed, where)
     if kind == "references" and not belief.is_well_formed:  # with other predictions it would count as wrong
         raise DataError(
             f"{where}: reference: expected belief text such as 'hotel-area = east ; hotel-stars = 4', got {state!r:.60}"
@@ -204,14 +210,28 @@ def _read_turn(item: Any, where: str, kind: str) -> Item:
     return read_item(item, belief, where)
 
 
+def _read_answer(state: Any, where: str) -> Belief:
+    """Read what a model wrote as JSON; what has another form than a state is wrong."""
+    try:
+        return Belief.of_fields(list(_fields(state, where)))
+    except DataError:
+        return Belief.of({f"{state}"[:60]: ("unread",)})._replace(is_well_formed=False)
+
+
 def _object_in(text: str) -> Any:
     """Return the object that a text has as JSON or as Python writes it, with or without a fence, else the text."""
     bare = _FENCE.sub("", text).strip()
     if bare.startswith("{"):
-        for parse in (json.loads, ast.literal_eval):
+        for parse in (functools.partial(json.loads, object_pairs_hook=_object_or_entries), ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError):
                 return parse(bare)
     return text
+
+
+def _object_or_entries(pairs: list[tuple[str, Any]]) -> Any:
+    """Return an object, or all entries of a state that repeats a slot; Python would keep the last one."""
+    value = dict(pairs)
+    return value if len(value) == len(pairs) else [{"slot": slot, "values": values} for slot, values in pairs]
 
 
 def _has_wrapper(item: Any) -> bool:
@@ -229,12 +249,10 @@ def _has_wrapper(item: Any) -> bool:
 def read_state(state: Any, where: str) -> State:
     """Read a state in any accepted shape."""
     result: State = {}
-    for slot, values in _slots(parse_item(state, where) if isinstance(state, str) else state, where):
+    for slot, values in _fields(parse_item(state, where) if isinstance(state, str) else state, where):
         if slot in result:
             raise DataError(f"{where}: the slot {slot!r} is repeated; put all its values into one list")
-        if is_augmented(slot):  # rows of pairs as predictions and references would be right
-            raise DataError(f"{where}: expected a state, got a row of pairs with the column {slot!r:.60}")
-        result[slot] = read_values(values, slot, where)
+        result[slot] = values
     return result
 
 
@@ -248,17 +266,19 @@ def read_values(values: Any, slot: str, where: str) -> tuple[str, ...]:
     return tuple([_value_text(value, slot, where) for value in values])
 
 
-def _slots(state: Any, where: str) -> Iterator[tuple[str, Any]]:
-    entries: list[tuple[str, Any]]
+def _fields(state: Any, where: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    entries: list[tuple[Any, Any]]
     try:
         entries = [*state.items()] if isinstance(state, Mapping) else [(e["slot"], e["values"]) for e in state]
     except (TypeError, KeyError) as error:
         raise DataError(f"{where}: expected a state, slots with values, got {state!r:.60}") from error
     for slot, values in entries:
+        if is_augmented(slot):  # rows of pairs as predictions and references would be right
+            raise DataError(f"{where}: expected a state, got a row of pairs with the column {slot!r:.60}")
         if isinstance(values, Mapping):
-            yield from ((f"{slot}-{inner}", inner_values) for inner, inner_values in values.items())
+            yield from ((f"{slot}-{key}", read_values(value, f"{slot}-{key}", where)) for key, value in values.items())
         else:
-            yield slot, values
+            yield slot, read_values(values, slot, where)
 
 
 def _value_text(value: Any, slot: str, where: str) -> str:

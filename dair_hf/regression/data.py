@@ -7,7 +7,6 @@ be replaced by noise. The partner of a training row is the same row with another
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.regression.tables import RegressionData, read_qsar, read_regression_tables
+from dair_hf.regression.tables import RegressionData, read_qsar
 from dair_hf.settings import Range, Settings, Share
 
 NOISE_MEAN, NOISE_STD = 5.0, 5.0  # in units of the target
@@ -28,15 +27,11 @@ TOLERANCE = 1.0  # largest error of a prediction that counts as correct, in unit
 class RegressionConfig(Settings):
     """Data of a robust regression."""
 
-    PATH_FIELDS: ClassVar = ("data_file", "test_file")  # not compared between runs: the data have a fingerprint
+    PATH_FIELDS: ClassVar = ("data_file",)  # not compared between runs: the data have a fingerprint
 
     data_file: str | None = field(
-        default=None, metadata={"help": "QSAR as .mat, or the training rows of your own table as .csv or .parquet."}
+        default=None, metadata={"help": "Training and test rows as a .mat file, with the keys of QSAR."}
     )
-    test_file: str | None = field(
-        default=None, metadata={"help": "Test rows, .csv or .parquet; a .mat file contains its own."}
-    )
-    target: str = field(default="target", metadata={"help": "Target column of a .csv or .parquet file."})
     spurious_feature: bool = field(
         default=True,
         metadata={
@@ -88,12 +83,10 @@ class _RandomFeatureView:
 
 
 def load_regression(config: RegressionConfig) -> RegressionData:
-    """Read the configured files."""
-    train, test = config.data_file, config.test_file
-    is_mat = train is not None and Path(train).suffix == ".mat"
-    if train is None or is_mat == (test is not None):
-        raise DataError(f"data_file={train}, test_file={test}: expected qsar.mat alone, or two tables")
-    return read_qsar(train) if test is None else read_regression_tables(train, test, config.target)
+    """Read the configured file."""
+    if config.data_file is None:
+        raise DataError("data_file: expected the path of qsar.mat")
+    return read_qsar(config.data_file)
 
 
 def _split_training(data: RegressionData, config: RegressionConfig, seed: int) -> _TrainingSplit:

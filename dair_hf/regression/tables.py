@@ -1,15 +1,11 @@
-"""Readers of regression data: the QSAR file of the paper, or tables as CSV or parquet."""
+"""Reader of regression data: the QSAR file of the paper, or another of its form."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
@@ -34,30 +30,16 @@ class RegressionData(NamedTuple):
 
 
 def read_qsar(path: str | os.PathLike[str]) -> RegressionData:
-    """Read the QSAR data (Olier et al., "Meta-QSAR", 2018) in the form used by the TERM and DAIR authors."""
+    """Read the QSAR data (Olier et al., "Meta-QSAR", 2018) in the form used by the TERM and DAIR authors.
+
+    For a table of your own, save `X_train` `[N, D]`, `y_train` `[N]`, `X_test` and `y_test` with `scipy.io.savemat`.
+    """
     import scipy.io  # type: ignore[import-untyped]  # only .mat files need the extra `regression`
 
     content = scipy.io.loadmat(path, appendmat=False)
     parts = (_floats(content[name]) for name in ("X_train", "y_train", "X_test", "y_test"))
     # MATLAB stores targets as a column or a row.
     return _checked(path, *(part.reshape(-1) if number % 2 else part for number, part in enumerate(parts)))
-
-
-def read_regression_tables(
-    train: str | os.PathLike[str], test: str | os.PathLike[str], target: str = "target"
-) -> RegressionData:
-    """Read two tables; every column but the target is a feature."""
-    tables = _read(Path(train)), _read(Path(test))
-    features = [name for name in tables[0].column_names if name != target]
-    parts = []
-    for table in tables:
-        parts += [np.stack([_floats(table[name]) for name in features], axis=1), _floats(table[target])]
-    return _checked(f"{train}, {test}", *parts)
-
-
-def _read(path: Path) -> pa.Table:
-    # A parquet file is read as a single file, so that folder names such as `split=train` do not become columns.
-    return pyarrow.parquet.ParquetFile(path).read() if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
 
 
 def _floats(values: ArrayLike) -> NDArray[np.float32]:

@@ -157,25 +157,13 @@ def evaluate_attacks(
         }
         metrics |= {f"accuracy{suffix}": result[f"original_accuracy{suffix}"] for suffix in suffixes}
         metrics |= {f"cm_numerator_{name}": result["cm_numerator"], "cm_denominator": result["cm_denominator"]}
-    if config.autoattack_rows:
-        metrics |= _autoattack_metrics(model, clean, config, seed, batch_size)
+    if config.autoattack_rows:  # on every process alike, since the toolbox knows only one
+        rows = torch.arange(min(config.autoattack_rows, len(clean)), device=clean.device)
+        view = {name: values.to(next(model.parameters()).device) for name, values in clean.view(rows, 0).items()}
+        partners = auto_attack(
+            model, view[PIXELS], view[LABELS], config.epsilon, NORM, batch_size=batch_size, seed=seed
+        )
+        pairs = TensorPairs(view, view | {PIXELS: partners})
+        result = evaluate_pairs(pairs, same_classes, intervals=False, data_name=f"{data_name}, {AUTO}")
+        metrics |= {f"accuracy_{AUTO}": result["augmented_accuracy"], f"{AUTO}_rows": len(rows)}
     return metrics
-
-
-def _autoattack_metrics(
-    model: nn.Module, pairs: TensorPairs, config: AttackConfig, seed: int, batch_size: int
-) -> dict[str, Any]:
-    """Evaluate the first rows under AutoAttack, identically on every process, since the toolbox supports only one."""
-    device = next(model.parameters()).device
-    rows = torch.arange(min(config.autoattack_rows, len(pairs)), device=pairs.device)
-    view = {name: values.to(device) for name, values in pairs.view(rows, 0).items()}
-    partners = auto_attack(model, view[PIXELS], view[LABELS], config.epsilon, NORM, batch_size=batch_size, seed=seed)
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        correct = [
-            (model(pixel_values=images).logits.argmax(1) == labels).float()
-            for images, labels in zip(partners.split(batch_size), view[LABELS].split(batch_size), strict=True)
-        ]
-    model.train(was_training)
-    return {f"accuracy_{AUTO}": float(torch.cat(correct).mean()), f"{AUTO}_rows": len(rows)}

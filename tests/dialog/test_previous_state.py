@@ -89,7 +89,7 @@ def test_partners_of_short_rows_agree_in_previous_state_text_and_state() -> None
     ]
     assert new[AREA] == "north"
     generated = generate_dialogs(30, names=make_names("train"), seed=3)
-    report = audit(redraw(with_gold_states(generated), EntityAugmenter("anagram")))
+    report = audit(redraw(with_gold_states(generated), EntityAugmenter("scramble")))
     report.raise_if_unsound()
     assert report.pairs > 20
 

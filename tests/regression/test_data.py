@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 import scipy.io
 import scipy.sparse
@@ -24,7 +22,7 @@ from dair_hf.regression.data import (
     regression_train_pairs,
 )
 from dair_hf.regression.linear import RobustLossConfig
-from dair_hf.regression.tables import RegressionData, read_qsar, read_regression_tables
+from dair_hf.regression.tables import RegressionData, read_qsar
 
 
 def parts(rows: int = 6, tests: int = 4, features: int = 3) -> dict[str, Any]:
@@ -83,54 +81,6 @@ def test_the_real_file(real_data: Path) -> None:
     data = read_qsar(real_data / "qsar" / "qsar.mat")
     assert [list(tensor.shape) for tensor in data] == [[3085, 410], [3085], [1000, 410], [1000]]
     assert data.train_features.unique().tolist() == [0, 1]
-
-
-TRAIN = {"a": [1, 2, 3], "price": [0.5, 1.5, -2.0], "b": [True, False, True]}
-TEST = {"b": [False], "a": [7], "price": [3.0]}
-
-
-def write_csv(path: Path, columns: dict[str, list[Any]]) -> Path:
-    rows = zip(*columns.values(), strict=True)
-    path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n")
-    return path
-
-
-def write_parquet(path: Path, columns: dict[str, list[Any]]) -> Path:
-    pyarrow.parquet.write_table(pa.table(columns), path)
-    return path
-
-
-@pytest.mark.parametrize(("write", "ending"), [(write_csv, "csv"), (write_parquet, "parquet")])
-def test_features_have_the_order_of_the_training_columns(
-    tmp_path: Path, write: Callable[..., Path], ending: str
-) -> None:
-    train, test = write(tmp_path / f"train.{ending}", TRAIN), write(tmp_path / f"test.{ending}", TEST)
-    data = read_regression_tables(train, test, target="price")
-    assert data.train_features.tolist() == [[1, 1], [2, 0], [3, 1]]
-    assert data.train_targets.tolist() == [0.5, 1.5, -2.0]
-    assert data.test_features.tolist() == [[7, 0]]
-    assert data.test_targets.tolist() == [3.0]
-    assert {tensor.dtype for tensor in data} == {torch.float32}
-
-
-@pytest.mark.parametrize(
-    ("train", "test", "error"),
-    [
-        ({"a": [1], "c": [2]}, TEST, KeyError),  # no target
-        (TRAIN, {"price": [1.0], "b": [True]}, KeyError),  # no feature `a`
-        ({**TRAIN, "a": ["x", "y", "z"]}, TEST, TypeError),
-        ({**TRAIN, "a": [1, None, 3]}, TEST, DataError),
-        (TRAIN, {**TEST, "price": [float("nan")]}, DataError),
-        ({"a": [1.0][:0], "b": [1.0][:0], "price": [1.0][:0]}, TEST, (DataError, TypeError)),
-        ({"price": [1.0]}, {"price": [1.0]}, ValueError),  # no features
-    ],
-)
-def test_bad_tables_are_refused(
-    tmp_path: Path, train: dict[str, Any], test: dict[str, Any], error: type[Exception]
-) -> None:
-    files = [write_parquet(tmp_path / f"{n}.parquet", t) for n, t in (("train", train), ("test", test))]
-    with pytest.raises(error):
-        read_regression_tables(*files, target="price")
 
 
 @pytest.fixture(scope="module")
@@ -284,12 +234,8 @@ def test_the_configured_files_are_read(tmp_path: Path) -> None:
     mat = write_mat(tmp_path, parts())
     found = load_regression(RegressionConfig(data_file=str(mat)))
     assert all(torch.equal(a, b) for a, b in zip(found, read_qsar(mat), strict=True))
-    train, test = write_csv(tmp_path / "train.csv", TRAIN), write_csv(tmp_path / "test.csv", TEST)
-    table = load_regression(RegressionConfig(data_file=str(train), test_file=str(test), target="price"))
-    assert table.test_targets.tolist() == [3.0]
-    for files in ((None, None), (str(mat), str(test)), (str(train), None)):
-        with pytest.raises(DataError, match="data_file=.*test_file="):
-            load_regression(RegressionConfig(data_file=files[0], test_file=files[1]))
+    with pytest.raises(DataError, match="data_file"):
+        load_regression(RegressionConfig())
 
 
 @pytest.mark.realdata

@@ -96,6 +96,5 @@ def test_autoattack_on_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == {
         "rows": 6, "labels": LABELS[:6].tolist(), "epsilon": 0.2, "norm": "linf", "batch_size": 4, "seed": 3,
     }  # fmt: skip
-    assert model.training
     # Rows 1 (flipped) and 5 (misclassified anyway) of six are wrong.
     assert (metrics["autoattack_rows"], metrics["accuracy_autoattack"]) == (6, pytest.approx(4 / 6))

@@ -22,9 +22,6 @@ from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, add_partners
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX, full_precision
 
-# Tolerance, in units of precision, for images that were normalized in their own dtype.
-NORMALIZATION_ROUNDING = 4
-
 
 def perturb(
     model: nn.Module,
@@ -46,13 +43,11 @@ def perturb(
     Bounds hold exactly: the edges `max(x - epsilon, lower)` and `min(x + epsilon, upper)` are rounded inwards once, and
     every iterate is clamped to them. For "linf", `|x~ - x| <= epsilon` therefore holds in float32 and in float64. For
     "l2" the float64 norm is at most epsilon; 7.6e-6 of the radius is left unused, so that the float32 norm does not
-    exceed it either. With `mean` and `std` this holds in the model's units, `epsilon / std` per channel, and in pixels
-    up to rounding. Images in half precision are rounded towards the original at the end.
+    exceed it either. Images in half precision are rounded towards the original at the end.
 
     Args:
         model: Maps images `[N, C, H, W]` to logits, or to outputs with `logits`.
-        pixel_values: `[N, C, H, W]` (or any `[N, ...]`), floating, within `lower .. upper`; with `mean` and `std`
-            normalized accordingly.
+        pixel_values: `[N, C, H, W]` (or any `[N, ...]`), floating, within `lower .. upper`.
         labels: `[N]` int64 classes, or the targets that the attack's loss takes; rows labeled -100 only move at random.
             None for `loss="kl"`, which needs none.
         generator: Generator of the random starts, on the device of the images. The same state gives the same result.
@@ -78,15 +73,17 @@ def perturb(
     name = "pixel_values" if column is None else column
     ids = list(row_ids) if row_ids is not None else [str(row) for row in range(len(pixel_values))]
     center = full_precision(pixel_values.detach())
-    scale, lower, upper = _in_model_units(center, attack)
-    # Unnormalized values must be in range exactly; normalized ones have been rounded.
-    rounding = 0.0 if attack.mean is None else NORMALIZATION_ROUNDING * torch.finfo(pixel_values.dtype).eps
     outside = ~center.isfinite()
-    for bound, sign in ((lower, -1), (upper, 1)):
-        if bound is not None:
-            outside |= sign * (center - bound) > rounding * (bound.abs() + scale)
+    if attack.lower is not None:
+        outside |= center < attack.lower
+    if attack.upper is not None:
+        outside |= center > attack.upper
     if bool(outside.any()):
-        raise _out_of_range(center, outside, attack, name, ids)
+        row = int(outside.flatten(1).any(1).nonzero()[0])
+        raise DataError(
+            f"attack: row {ids[row]!r}: {name} holds {center[row][outside[row]][0].item():g}; expected the range "
+            f"{attack.lower} .. {attack.upper}"
+        )
     if attack.epsilon == 0 or len(pixel_values) == 0:
         return pixel_values.detach().clone()
     others = dict(inputs or {})
@@ -96,7 +93,7 @@ def perturb(
         return model(point, **others) if column is None else model(**{column: point}, **others)
 
     with frozen(model, center.device):
-        ball = LpBall.around(center, attack.norm, attack.epsilon, scale=scale, lower=lower, upper=upper)
+        ball = LpBall.around(center, attack.norm, attack.epsilon, lower=attack.lower, upper=attack.upper)
         loss = AttackLoss(forward, labels, attack.loss, center)
         point = pgd(loss, ball, attack, generator, ids)
     return round_inwards(point.to(pixel_values.dtype), pixel_values.detach(), point - center)
@@ -161,21 +158,3 @@ def _has_target(labels: Tensor) -> Tensor:
     if labels.is_floating_point():
         return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
     return (labels.flatten(1) if labels.ndim > 1 else labels[:, None]).ne(IGNORE_INDEX).any(1)
-
-
-def _in_model_units(center: Tensor, attack: Attack) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return model units per pixel unit, and the bounds of the pixels in model units."""
-    shape = [-1] + [1] * (center.ndim - 2)
-    mean, std = (center.new_tensor(numbers).view(shape) for numbers in (attack.mean or [0.0], attack.std or [1.0]))
-    lower = None if attack.lower is None else (attack.lower - mean) / std
-    upper = None if attack.upper is None else (attack.upper - mean) / std
-    return 1 / std, lower, upper
-
-
-def _out_of_range(values: Tensor, outside: Tensor, attack: Attack, name: str, ids: Sequence[str]) -> DataError:
-    row = int(outside.flatten(1).any(1).nonzero()[0])
-    normalized = " normalized by mean and std" if attack.mean is not None else ""
-    return DataError(
-        f"attack: row {ids[row]!r}: {name} holds {values[row][outside[row]][0].item():g}; expected the range "
-        f"{attack.lower} .. {attack.upper}{normalized}"
-    )

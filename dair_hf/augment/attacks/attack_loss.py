@@ -26,16 +26,14 @@ LogitsLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LpBall:
-    """Set of inputs x~ near x, `[N, ...]` float32 or float64: `||(x~ - x) / scale||_p <= epsilon`, `low <= x~ <= high`.
+    """Set of inputs x~ near x, `[N, ...]` float32 or float64: `||x~ - x||_p <= epsilon`, `low <= x~ <= high`.
 
-    `scale`, units of x per unit of epsilon, is `1 / std` for images divided by `std`. `low` and `high` have the shape
-    of x and enclose it; for "linf" they include the ball.
+    `low` and `high` have the shape of x and enclose it; for "linf" they include the ball.
     """
 
     center: Tensor
     norm: str
     epsilon: float
-    scale: Tensor
     low: Tensor
     high: Tensor
 
@@ -46,9 +44,8 @@ class LpBall:
         norm: str,
         epsilon: float,
         *,
-        scale: Tensor | None = None,
-        lower: Tensor | float | None = None,
-        upper: Tensor | float | None = None,
+        lower: float | None = None,
+        upper: float | None = None,
     ) -> LpBall:
         """Construct the ball around inputs, within broadcast bounds; inputs beyond a bound stay in the ball.
 
@@ -57,17 +54,16 @@ class LpBall:
             >>> ball.low, ball.high
             (tensor([[0.2500, 0.6250]]), tensor([[0.7500, 1.0000]]))
         """
-        scale = center.new_ones(()) if scale is None else scale.to(center)
         if norm == "linf":
-            radius = _rounded_down(epsilon, center) * scale
+            radius = _rounded_down(epsilon, center)
             low, high = _edge(center, -radius), _edge(center, radius)
         else:
             low, high = torch.full_like(center, -math.inf), torch.full_like(center, math.inf)
         if lower is not None:
-            low = low.maximum(torch.as_tensor(lower).to(center)).minimum(center)
+            low = low.clamp_min(lower).minimum(center)
         if upper is not None:
-            high = high.minimum(torch.as_tensor(upper).to(center)).maximum(center)
-        return cls(center, norm, epsilon, scale, low, high)
+            high = high.clamp_max(upper).maximum(center)
+        return cls(center, norm, epsilon, low, high)
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -85,13 +81,12 @@ class LpBall:
             entries = math.prod(self.center.shape[1:])
             shape = [len(self.center)] + [1] * len(self.dims)
             offset = offset * torch.rand(shape, **like).pow(1 / entries)
-        return self.project(self.center + offset * (self.epsilon * self.scale))
+        return self.project(self.center + offset * self.epsilon)
 
     def step(self, point: Tensor, gradient: Tensor, step_size: float) -> Tensor:
-        """Take a step of steepest ascent, of a length in units of epsilon (the sign of the gradient for "linf")."""
-        # In units of epsilon the gradient is `scale` times the gradient with respect to x.
-        direction = gradient.sign() if self.norm == "linf" else _l2_normalize(gradient * self.scale, self.dims)
-        return self.project(point + direction * (step_size * self.scale))
+        """Take a step of steepest ascent, of length `step_size` (the sign of the gradient for "linf")."""
+        direction = gradient.sign() if self.norm == "linf" else _l2_normalize(gradient, self.dims)
+        return self.project(point + direction * step_size)
 
     def project(self, point: Tensor) -> Tensor:
         """Clip a point to the range, then project it onto the Lp ball, which keeps it within the range.
@@ -102,7 +97,7 @@ class LpBall:
         if self.norm == "linf":
             return point
         offset = point - self.center
-        length = torch.linalg.vector_norm(offset / self.scale, dim=self.dims, keepdim=True)
+        length = torch.linalg.vector_norm(offset, dim=self.dims, keepdim=True)
         radius = self.epsilon * (1 - L2_MARGIN * torch.finfo(point.dtype).eps)
         offset = offset * (radius / length.clamp_min(radius))
         return self._clip(round_inwards(self.center + offset, self.center, offset))

@@ -24,8 +24,7 @@ class Attack(Settings):
     """Settings of a PGD attack: `x~ <- project(x~ + step_size * direction(grad_x~ loss))`, `steps` times.
 
     The defaults are the attack that the paper trains with on CIFAR-10 (section 7); its evaluation uses `steps=20`. All
-    lengths are in units of the pixels. For images given to the model as `(pixels - mean) / std`, set `mean` and `std`;
-    ball and range then still refer to the pixels.
+    lengths are in units of the pixels. A model that takes `(pixels - mean) / std` normalizes them inside.
 
     Args:
         norm: Norm of the perturbation: linf, per pixel; l2, Euclidean over the image.
@@ -37,11 +36,9 @@ class Attack(Settings):
         upper: Largest pixel value; None: unbounded.
         loss: Loss to maximize. "cross_entropy": with the label; "kl": divergence from the model's output for the
             original (TRADES); the name of a sample loss; or a callable (logits, labels) -> [N].
-        mean: Channel means subtracted from the pixels; None: not normalized.
-        std: Channel standard deviations, > 0, that the pixels were divided by; with `mean`.
 
     Raises:
-        DataError: A setting is out of range, or `mean` and `std` do not fit together.
+        DataError: A setting is out of range.
 
     Example:
         >>> Attack(steps=20).epsilon == 8 / 255
@@ -58,13 +55,6 @@ class Attack(Settings):
     lower: Number | None = 0.0
     upper: Number | None = 1.0
     loss: str | LogitsLoss = CROSS_ENTROPY
-    mean: Sequence[Number] | None = None
-    std: Sequence[Positive] | None = None
-
-    def check(self) -> None:
-        """Refuse one of `mean` and `std` without the other."""
-        if len(self.mean or ()) != len(self.std or ()):
-            raise DataError(f"attack: mean={self.mean}, std={self.std}: expected a number of each per channel")
 
     @classmethod
     def fgsm(cls, epsilon: float = 8 / 255, **settings: Any) -> Attack:

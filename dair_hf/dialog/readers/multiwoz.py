@@ -25,23 +25,11 @@ from dair_hf.dialog.rows import PLACE_SLOTS, SYSTEM, USER, State, Utterance
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.records import paused_gc
-from dair_hf.metrics.state.conventions import NAME_SLOTS
+from dair_hf.metrics.state.conventions import MULTIWOZ_BUS_SLOTS, MULTIWOZ_SLOTS, NAME_SLOTS
 from dair_hf.metrics.state.normalizers import DONTCARE
 
-TRACKED_SLOTS = frozenset(
-    f"{domain}-{name}"
-    for domain, names in {
-        "attraction": "area name type",
-        "bus": "arriveby bookpeople day departure destination leaveat",
-        "hospital": "department",
-        "hotel": "area bookday bookpeople bookstay internet name parking pricerange stars type",
-        "police": "name",
-        "restaurant": "area bookday bookpeople booktime food name pricerange",
-        "taxi": "arriveby departure destination leaveat",
-        "train": "arriveby bookpeople bookticket day departure destination leaveat",
-    }.items()
-    for name in names.split()
-)
+_UNLISTED_SLOTS = ("bus-arriveby", "bus-bookpeople", "police-name", "train-bookticket")
+TRACKED_SLOTS = frozenset({*MULTIWOZ_SLOTS, *MULTIWOZ_BUS_SLOTS, *_UNLISTED_SLOTS})
 _SLOTS: Schema = dict.fromkeys(TRACKED_SLOTS, frozenset())
 NAME_LIKE_SLOTS = frozenset({*NAME_SLOTS, *PLACE_SLOTS, "bus-departure", "bus-destination"})
 _LISTS = re.compile(r"(val|test)ListFile(\.txt|\.json)?")
@@ -112,6 +100,8 @@ def read_multiwoz(path: str | os.PathLike[str] | Dataset, split: str | None = No
     """
     report = ReadReport()
     if isinstance(path, Dataset):
+        if split is not None:
+            raise DataError(f"split={split!r}: expected None with a Dataset, which is one split already")
         rows = (_parse_list(f"row [{index}]", row, report) for index, row in enumerate(path))
         return build_rows(filter(None, rows), report, "rows of multi_woz_v22", venues=True), report
     source = Source(path)

@@ -77,14 +77,13 @@ class EntityAugmenter:
 
     Methods:
     - `scramble` shuffles letters within words, and the words (training data of the paper);
-    - `anagram` shuffles letters across words;
     - `gibberish` draws 3 to 11 made-up words (released code of the paper);
     - `swap` draws a name from `bank` (test data of the paper).
 
     Names that cannot change ("aaa", "7", or no name left in the bank) are unchanged.
 
     Args:
-        method: "scramble", "anagram", "gibberish" or "swap".
+        method: "scramble", "gibberish" or "swap".
         seed: Any integer.
         epoch: Any integer. Each epoch has other names.
         slots: Slots whose entities are renamed.
@@ -113,7 +112,7 @@ class EntityAugmenter:
         ([[{'speaker': 'user', 'text': 'Is Sea Thai open?'}]], [[{'slot': 'restaurant-name', 'values': ['sea thai']}]])
     """
 
-    method: Literal["scramble", "anagram", "gibberish", "swap"] = "scramble"
+    method: Literal["scramble", "gibberish", "swap"] = "scramble"
     seed: int = 0
     epoch: int = 0
     slots: Sequence[str] = NAME_SLOTS

@@ -120,10 +120,7 @@ def _draw(method: str, name: str, candidates: Sequence[str], taken: set[str], ge
         return next((candidate for candidate in ring if normalize_name(candidate) not in taken), None)
     second_best = None
     for _ in range(_DRAWS):
-        if method == "gibberish":
-            new = _gibberish(generator)
-        else:
-            new = _scramble(name, generator) if method == "scramble" else _anagram(name, generator)
+        new = _gibberish(generator) if method == "gibberish" else _scramble(name, generator)
         if normalize_name(new) in taken:
             continue
         # "rice oshue" would still show that it was the rice house.

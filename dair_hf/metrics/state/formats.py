@@ -6,8 +6,7 @@ count those of the user.
 
 from __future__ import annotations
 
-import csv
-import io
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -26,6 +25,7 @@ _UBAR_SLOTS = frozenset(
     "type parking pricerange internet stay day people area stars name leave destination departure arrive department "
     "food time car address postcode phone reference id price".split()
 )
+_KEYS_OF_A_LINE = frozenset({"dialog", "dialogue_id", "state", "prediction", "predictions"})
 _CONVLAB = re.compile(r"\[([^\]]*)\](?:\[([^\]]*)\]|\()")
 # Keys between a domain and its slots, and keys of a frame or a domain that are no slots.
 _GROUPS = frozenset({"semi", "state", "slot_values", "slots_values"})
@@ -33,24 +33,21 @@ _NO_SLOTS = frozenset({"service", "slots", "actions", "active_intent", "requeste
 
 
 def _spaced(text: str) -> Fields:
-    """Read "hotel area east, hotel book day monday" (SimpleTOD, ParlAI)."""
-    for field in _TAG.sub(" ", text).split(","):
-        domain, *words = field.split() or [""]
-        size = 2 if words[:1] == ["book"] else 1
-        if domain.isalpha() and len(words) > size:
-            yield f"{domain}-{' '.join(words[:size])}", " ".join(words[size:])
-        elif domain:
-            yield field.strip(), field.strip()  # no slot with a value, which is wrong
+    """Read "hotel book day monday", of which SimpleTOD and ParlAI have several with commas between them."""
+    domain, *words = text.split()
+    size = 2 if words[:1] == ["book"] else 1
+    if domain.isalpha() and len(words) > size:
+        yield f"{domain}-{' '.join(words[:size])}", " ".join(words[size:])
 
 
 def _bracketed(text: str) -> Fields:
     """Read "[hotel] area east name warkworth house [train] leave 10:00" (UBAR)."""
     domain, slot, words = "", "", list[str]()
-    for word in (*_TAG.sub(" ", text).split(), ""):
+    for word in (*text.split(), ""):
         heading = _UBAR_DOMAIN.fullmatch(word)
         if heading or word in _UBAR_SLOTS or not word:
-            if slot:
-                yield f"{domain}-{slot}", " ".join(words)
+            if slot:  # without domain or value it is wrong
+                yield (f"{domain}-{slot}", " ".join(words) or slot) if domain else (slot, slot)
             domain, slot, words = heading[1] if heading else domain, "" if heading else word, []
         else:
             words.append(word)
@@ -59,23 +56,26 @@ def _bracketed(text: str) -> Fields:
 def _nested(text: str) -> Fields:
     """Read "[hotel]([area][east],[name][warkworth house]);[train]([leave at][10:00])" (T5 of ConvLab-3)."""
     domain = ""
-    for name, value in _CONVLAB.findall(text):
-        if value:
-            yield f"{domain}-{name}", value
+    for match in _CONVLAB.finditer(text):
+        if match[2] is None:
+            domain = match[1]
         else:
-            domain = name
+            yield f"{domain}-{match[1]}", match[2]
 
 
 def _hyphenated(text: str) -> Fields:
     """Read "hotel-area-east" (TRADE)."""
     domain, *rest = text.split("-", 2)
-    yield (f"{domain}-{rest[0]}", rest[1]) if len(rest) == 2 else (text, text)
+    if len(rest) == 2 and rest[1]:
+        yield f"{domain}-{rest[0]}", rest[1]
 
 
 def _fields(state: Any, text: Callable[[str], Fields], slot: str = "") -> Fields:
     """Yield slot and values of a state in any notation: text, nested by domain, frames, lists of slots with values."""
     if isinstance(state, str) and not slot:
-        yield from text(state)
+        content = _TAG.sub(" ", state).strip()
+        if content:  # what is no slot with a value stands for itself, which is wrong
+            yield from list(text(content)) or [(content, content)]
     elif isinstance(state, Mapping) and "slots_values_name" in state:
         yield from zip(state["slots_values_name"], state["slots_values_list"], strict=True)
     elif isinstance(state, Mapping):
@@ -119,22 +119,31 @@ FORMATS: Mapping[str, _Format] = MappingProxyType(
 def read_published(path: str, name: str, kind: str, *, is_only: bool = False) -> list[Item]:
     """Read "predictions" or "references" from a file in one of `FORMATS`.
 
-    With `is_only`, the file has no other states than these, so that they may also be under the key "state".
+    Turns that have none of the keys of states may have them under "state"; references only with `is_only`, in a file
+    without predictions.
     """
     chosen = FORMATS[name]
-    keys = [chosen.predicted, "prediction"] if kind == "predictions" else [chosen.gold, "reference"]
-    if is_only or kind == "predictions":
-        keys.append("state")
+    keys = {"predictions": (chosen.predicted, "prediction"), "references": (chosen.gold, "reference")}
     items = []
-    for number, turn in enumerate(_turns(path)):
+    try:
+        turns = list(_turns(path))
+    except DataError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: expected a file of the format {name}, got {error!r:.200}") from error
+    for number, turn in enumerate(turns):
         where = f"{path}: turn [{number}]"
-        value = next((turn[key] for key in keys if turn.get(key) is not None), None)
+        is_plain = turn.keys().isdisjoint(itertools.chain(*keys.values())) and (is_only or kind == "predictions")
+        value = next((turn[key] for key in keys[kind] if key in turn), turn.get("state") if is_plain else None)
         if value is None:
-            raise DataError(f"{where}: expected {kind} under {' or '.join(keys)}, got {', '.join(turn)}")
+            raise DataError(f"{where}: expected {kind} under {' or '.join(keys[kind])}, got {', '.join(turn)}")
+        if isinstance(value, str) and chosen.text is _spaced:
+            value = value.split(",")
         raw = list(_fields(value, chosen.text))
         fields = [(chosen.slot(slot), read_values(values, slot, where)) for slot, values in raw]
-        is_blank = not isinstance(value, str) or not _TAG.sub("", value).strip()
-        is_read = is_blank or any(slot != values for slot, values in raw)
+        is_read = not raw or any(slot != values for slot, values in raw)
+        if kind == "references" and not is_read:
+            raise DataError(f"{where}: expected a reference in the notation of {name}, got {value!r:.60}")
         items.append(read_item(turn, Belief.of_fields(fields)._replace(is_well_formed=is_read), where))
     return items
 
@@ -142,9 +151,9 @@ def read_published(path: str, name: str, kind: str, *, is_only: bool = False) ->
 def _turns(path: str) -> Iterator[dict[str, Any]]:
     """Yield the turns of a file, with ids if it has any."""
     for dialogue, number, record in _records(path):
-        turn = {key: value for key, value in record.items() if key != "turn_id"}
+        turn = dict(record)
         if isinstance(record.get("predictions"), Mapping):  # the unified format of ConvLab-3
-            turn["predictions"] = record["predictions"]["state"]
+            turn["predictions"] = record["predictions"].get("state")
         name = record.get("dialogue_id", dialogue)
         if name is not None:
             turn |= {
@@ -157,13 +166,10 @@ def _turns(path: str) -> Iterator[dict[str, Any]]:
 def _records(path: str) -> Iterator[tuple[Any, Any, Mapping[str, Any]]]:
     """Yield dialogue, number and content of each turn, by the layout of the file."""
     text = decode_utf8(read_bytes(path), path)
-    if path.endswith(".csv"):  # of UBAR; a line before the first turn of a dialogue has its length only
-        lines = csv.DictReader(io.StringIO(text[text.find("dial_id") :], newline=""))
-        yield from ((line["dial_id"], line["turn_num"], line) for line in lines if line["bspn_gen"])
-        return
     is_whole = text.lstrip()[:1] == "[" or "\n{" not in text.strip()
-    content = parse_item(text, path) if is_whole else [parse_item(line, path) for line in text.split("\n") if line]
-    if isinstance(content, Mapping) and not {"dialog", "state", "prediction", "predictions"} & content.keys():
+    lines = filter(str.strip, text.split("\n"))
+    content = parse_item(text, path) if is_whole else [parse_item(line, path) for line in lines]
+    if isinstance(content, Mapping) and not _KEYS_OF_A_LINE & content.keys():
         for dialogue, turns in content.items():
             if isinstance(turns, Mapping) and isinstance(next(iter(turns.values()), None), list):
                 columns = {key: turns[key] for key in turns if key.endswith("_turn_belief")}  # SimpleTOD
@@ -177,9 +183,9 @@ def _records(path: str) -> Iterator[tuple[Any, Any, Mapping[str, Any]]]:
                 (gold,) = asked.get("eval_labels") or asked["labels"]
                 states = {"prediction": answered.get("text", ""), "reference": gold}
                 yield asked.get("dial_id", number), asked.get("turn_num", turn), states
-        elif "turns" in record:  # of MultiWOZ 2.2 and SGD
+        elif "turns" in record:  # of MultiWOZ 2.2
             users = [turn for turn in record["turns"] if turn["speaker"].lower() == "user"]
             for turn, user in enumerate(users):
                 yield record["dialogue_id"], turn, {"state": user["frames"]}
         else:
-            yield None, record.get("turn_id"), record
+            yield None, record.get("utt_idx"), record

@@ -21,7 +21,14 @@ from dair_hf.metrics.state.conventions import (
     Convention,
     resolve_convention,
 )
-from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns, domain_of, reference_names
+from dair_hf.metrics.state.matching import (
+    Comparison,
+    compare_states,
+    compare_turns,
+    domain_of,
+    multiwoz_slot,
+    reference_names,
+)
 from dair_hf.metrics.state.normalizers import DONTCARE
 
 
@@ -147,13 +154,13 @@ def _figures(
 ) -> dict[str, Any]:
     scored = [(reference, comparison) for reference, comparison in compared if _is_scored(comparison, convention)]
     comparisons = [comparison for _, comparison in scored]
-    slots = _schema_size(comparisons, convention)
+    schema = _schema(comparisons, convention)
     ratios = {
         "joint_goal_accuracy": (np.array([c.score for c in comparisons]), np.ones(len(comparisons))),
         "joint_goal_accuracy_names": _joint_goal(comparisons, NAME_SLOTS),
         "average_goal_accuracy": _average_goal(comparisons),
         "slot_accuracy": (
-            np.array([1 - sum(1 - score for score in c.scores.values()) / slots for c in comparisons]),
+            np.array([_share_right(c, schema) for c in comparisons]),
             np.ones(len(comparisons)),
         ),
     }
@@ -189,12 +196,19 @@ def _joint_goal(
     return np.array(scores) * has_slot, has_slot
 
 
-def _schema_size(comparisons: Sequence[Comparison], convention: Convention) -> int:
-    """Return the number of slots that a turn may fill: given, or MultiWOZ's for data of its domains, else gold's."""
+def _schema(comparisons: Sequence[Comparison], convention: Convention) -> set[str]:
+    """Return the slots that a turn may fill: given, or MultiWOZ's for data of several of its domains, else gold's."""
+    domains = {domain_of(slot) for comparison in comparisons for slot in comparison.scores} - {"bus"}
     gold = {slot for comparison in comparisons for slot in comparison.gold_slots}
-    of_data = MULTIWOZ_SLOTS if set(MULTIWOZ_DOMAINS).issuperset(map(domain_of, gold)) else gold
+    of_data = MULTIWOZ_SLOTS if len(domains) > 1 and domains <= set(MULTIWOZ_DOMAINS) else gold
     schema = convention.slots or convention.schema_slots or of_data
-    return sum(convention.domains is None or domain_of(slot) in convention.domains for slot in schema)
+    return {multiwoz_slot(s) for s in schema if convention.domains is None or domain_of(s) in convention.domains}
+
+
+def _share_right(comparison: Comparison, schema: Collection[str]) -> float:
+    """Return the share of right slots, of those of the schema and those that gold or prediction fill."""
+    others = len(set(schema).difference(map(multiwoz_slot, comparison.scores)))
+    return (others + sum(comparison.scores.values())) / max(others + len(comparison.scores), 1)
 
 
 def _average_goal(comparisons: Sequence[Comparison]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -225,8 +225,9 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
             f"{', '.join(sorted(names.in_references))}"
         )
     if convention.extra == "forgive_early":
-        last = {reference.dialogue: reference.value.state for _, reference in turns}
-        turns = [(_without_early(p, r, last[r.dialogue], convention), r) for p, r in turns]
+        in_order = sorted((reference for _, reference in turns), key=_turn_number)
+        last = {(reference.dialogue, reference.view): reference.value.state for reference in in_order}
+        turns = [(_without_early(p, r, last[r.dialogue, r.view], convention), r) for p, r in turns]
     comparisons = [
         compare_states(prediction.value, reference.value.state, convention, names) for prediction, reference in turns
     ]
@@ -257,14 +258,22 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
     return comparisons
 
 
+def _turn_number(item: Item) -> int:
+    number = (item.row_id or "").rpartition("/")[2]
+    if not number.isdecimal():
+        raise DataError(f"{item.where}: extra=forgive_early: expected dialogue_id and turn_id, got {item.row_id}")
+    return int(number)
+
+
 def _without_early(prediction: Item, reference: Item, last: State, convention: Convention) -> Item:
     """Return the prediction without slots that gold fills later, if the last gold state has all that it fills."""
     predicted = _filled_slots(prediction.value.state, convention, is_gold=False)
     gold = _filled_slots(last, convention, is_gold=True)
     is_early = all(gold.get(slot) == values for slot, values in predicted.items())
-    if not is_early or prediction.value.repeated or reference.row_id in _NOT_EARLY:
+    if not is_early or prediction.value.repeated or str(reference.row_id).replace(".json", "") in _NOT_EARLY:
         return prediction
-    state = {slot: values for slot, values in prediction.value.state.items() if slot in reference.value.state}
+    known, name = _filled_slots(reference.value.state, convention, is_gold=True), _slot_filter(convention)
+    state = {slot: values for slot, values in prediction.value.state.items() if name(slot) in known}
     return prediction._replace(value=prediction.value._replace(state=state))
 
 
@@ -288,11 +297,11 @@ def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *,
         values = [value for value in values if value not in empty_values]
         if dontcare == "drop_gold" and is_gold and DONTCARE in values:  # mwzeval reads it before it normalizes values
             continue
-        if is_gold and convention.label_maps is not None:
-            values += [other for value in values for other in _label_map(convention.label_maps).get(value, ())]
         if normalizer != "none":
             values = [normalize(normalizer, slot, value, is_gold) for value in values]
             values = [value for value in values if value not in empty_values]  # a table may map a value to "none"
+        if is_gold and convention.label_maps is not None:
+            values += [other for value in values for other in _label_map(convention.label_maps).get(value, ())]
         if dontcare == "drop_both":
             values = [value for value in values if value != DONTCARE]
         if values:
@@ -302,7 +311,9 @@ def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *,
 
 @functools.lru_cache(maxsize=4)
 def _label_map(path: str) -> Mapping[str, Sequence[str]]:
-    maps: Mapping[str, Sequence[str]] = read_json(path)["label_maps"]
+    maps: dict[str, list[str]] = {}
+    for value, others in read_json(path)["label_maps"].items():
+        maps.setdefault(normalize("trippy", "", value), []).extend(normalize("trippy", "", other) for other in others)
     return maps
 
 

@@ -18,7 +18,6 @@ from dair_hf.errors import DataError
 from tests.augment.attacks.test_lp_ball import generator
 from tests.fixtures import points
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ATTACKS = {
     "fgsm": Attack.fgsm(8 / 255),
     "linf": Attack(),
@@ -107,34 +106,6 @@ def test_autocast_keeps_the_perturbation_in_float32() -> None:
     seen.clear()
     perturb(model, x, LABELS, Attack(), generator())
     assert set(seen) == {torch.float32}
-
-
-class Normalized(nn.Module):
-    """Model that normalizes pixels by `mean` and `std` itself."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.model((pixels - per_channel(MEAN)) / per_channel(STD))
-
-
-def per_channel(numbers: tuple[float, ...]) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.float64).view(-1, 1, 1)
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_normalized_images_are_attacked_like_their_pixels(norm: str) -> None:
-    model, x = network().double(), images().double()
-    size = {"epsilon": 8 / 255, "step_size": 2 / 255} if norm == "linf" else {"epsilon": 0.5, "step_size": 0.1}
-    inside = perturb(Normalized(model), x, LABELS, Attack(norm, **size), generator())
-    normalised = (x - per_channel(MEAN)) / per_channel(STD)
-    attack = Attack(norm, **size, mean=MEAN, std=STD)
-    found = perturb(model, normalised, LABELS, attack, generator())
-    np.testing.assert_allclose(found * per_channel(STD) + per_channel(MEAN), inside, atol=1e-9)
-    in_model_units = perturb(model, normalised, LABELS, Attack(norm, **size, lower=None, upper=None), generator())
-    assert (in_model_units - found).abs().max().item() > 0.01
 
 
 def test_the_model_is_attacked_in_evaluation_mode_and_left_as_it_was() -> None:

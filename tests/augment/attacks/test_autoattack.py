@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import nn
@@ -53,7 +56,21 @@ def test_it_is_at_least_as_strong_as_pgd_and_stays_in_the_ball(norm: str) -> Non
     assert left[2] <= left[1] and left[2] < left[0] == 5
 
 
-def test_pixels_outside_the_range_are_refused() -> None:
-    model = network()
-    with pytest.raises(DataError, match="0..1"):
-        auto_attack(model, IMAGES * 255, labels_of(model), EPSILON)
+@pytest.mark.parametrize(("factor", "classes", "match"), [(255, 4, "0..1"), (1, 3, "4 classes, got 3")])
+def test_what_the_attacks_cannot_take_is_refused(
+    monkeypatch: pytest.MonkeyPatch, factor: int, classes: int, match: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyautoattack", Mock())
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    with pytest.raises(DataError, match=match):
+        auto_attack(model, IMAGES * factor, labels_of(model), EPSILON)
+    assert len(auto_attack(model, IMAGES[:0], torch.empty(0), EPSILON)) == 0
+
+
+def test_half_precision_is_rounded_towards_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    toolbox = Mock()  # moves each pixel by epsilon
+    toolbox.AutoAttack().run_standard_evaluation = lambda images, labels, batch_size: (images + EPSILON, None)
+    monkeypatch.setitem(sys.modules, "pyautoattack", toolbox)
+    images = (IMAGES / 2).bfloat16()
+    found = auto_attack(network().bfloat16(), images, torch.zeros(6), EPSILON)
+    assert EPSILON / 2 < (found.double() - images.double()).abs().max().item() <= EPSILON + 1e-7

@@ -138,3 +138,5 @@ def test_splits_of_the_unified_format(tmp_path: Path) -> None:
     assert [len(read_multiwoz(source, split)[0]) for split in ("train", None)] == [2, 4]
     with pytest.raises(DataError, match="got none"):
         read_multiwoz(source, "dev")
+    with pytest.raises(DataError, match="split='test'"):
+        read_multiwoz(hub_rows(tmp_path), "test")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dair_hf.errors import DataError
 from dair_hf.metrics.command_line import jga
 from dair_hf.metrics.state.conventions import FORMAT_PRESETS
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy
@@ -106,17 +106,10 @@ def test_files_with_gold_states(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert slots == ("3.933333333/4" if name == "trade" else "3.935483871/4")
 
 
-def test_world_log_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log, table = tmp_path / "world_log.jsonl", tmp_path / "result.csv"
+def test_world_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "world_log.jsonl"
     log.write_text("".join(json.dumps(line) + "\n" for line in WORLD_LOG))
     assert score(capsys, "--format", "parlai", "--predictions", str(log))[:2] == ("checkdst", "2/4")
-    with table.open("w", newline="") as lines:
-        writer = csv.DictWriter(lines, ["dial_id", "turn_num", "user", "bspn_gen", "bspn"])
-        writer.writeheader()
-        writer.writerow({"dial_id": "mul0001", "turn_num": 4})
-        for number, turn in DIALOGUES["ubar"]["mul0001"].items():  # type: ignore[call-overload]
-            writer.writerow({"dial_id": "mul0001", "turn_num": number, "user": 'a "b",\nc', **turn})
-    assert score(capsys, "--format", "ubar", "--predictions", str(table))[1] == "2/4"
 
 
 def test_predictions_of_multiwoz_evaluation_against_files_of_22(
@@ -166,11 +159,52 @@ FORMS = [
 def test_forms_of_a_state(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, form: Any) -> None:
     dialogue = "MUL0001" if name == "json" else "mul0001.json"
     for file, state in (("r", STATE), ("p", form)):
-        key = "prediction" if isinstance(state, str) else "state"
+        key = {"r": "state", "p": "prediction"}[file]
         item = {"dialogue_id": dialogue if file == "p" else "MUL0001", "turn_id": 3, key: state}
         (tmp_path / file).write_text(json.dumps(item) + "\n")
     files = ["--predictions", str(tmp_path / "p"), "--references", str(tmp_path / "r")]
     assert score(capsys, *files, "--format", name, "--preset", "any_of")[1] == "1/1"
+
+
+@pytest.mark.parametrize(
+    ("name", "gold", "form", "expected"),
+    [
+        ("simpletod", {"hotel-name": "a, b"}, ["hotel name a, b"], "1/1"),
+        ("convlab", {"hotel-stars": "4"}, "[hotel]([area][],[stars][4])", "1/1"),
+        ("trade", {"hotel-area": "east"}, ["hotel-area-east", "hotel-name-"], "0/1"),
+        ("ubar", {"hotel-area": "east"}, "[hotel] area east name", "0/1"),
+        ("json", {"hotel-area": "east"}, '{"hotel-area": "west", "hotel-area": "east"}', "0/1"),
+    ],
+)
+def test_odd_forms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, gold: Json, form: Any, expected: str
+) -> None:
+    (tmp_path / "r").write_text(json.dumps({"dialogue_id": "M", "turn_id": 0, "state": gold}))
+    (tmp_path / "p").write_text(json.dumps({"dialogue_id": "M", "turn_id": 0, "prediction": form}))
+    files = ["--predictions", str(tmp_path / "p"), "--references", str(tmp_path / "r")]
+    assert score(capsys, *files, "--format", name, "--preset", "any_of")[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("convlab", [{"state": nested(STATE)}]),
+        ("convlab", [{"state": nested(STATE), "predictions": {}}]),
+        ("convlab", [{"state": nested(STATE), "predictions": {"state": ["hotel area east"]}}]),
+        ("trade", [{"state": trade(STATE), "turn_belief": trade(STATE), "pred_bs_ptr": None}]),
+        ("trade", [{"turn_id": 0, "turn_belief": trade(STATE), "pred_bs_ptr": trade(STATE)}] * 2),
+        ("ubar", [{"M": {"0": {"bspn": "hotel area east", "bspn_gen": bspn(STATE)}}}]),
+        ("simpletod", [{"M": {"generated_turn_belief": [[]], "target_turn_belief": [[], []]}}]),
+        ("parlai", [{"dialog": [[{"eval_labels": ["", "hotel area east"]}, {"text": ""}]]}]),
+    ],
+)
+def test_files_that_would_be_misread_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, lines: list[Json]
+) -> None:
+    (tmp_path / "p").write_text("\r\n\r\n".join(map(json.dumps, lines)))
+    assert jga(["--predictions", str(tmp_path / "p"), "--format", name]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", [name for name in FORMAT_PRESETS if name != "json"])
@@ -196,6 +230,11 @@ def test_average_goal_and_slot_accuracy() -> None:
     assert (result["average_goal_accuracy_numerator"], result["average_goal_accuracy_denominator"]) == (2.5, 4)
     # MultiWOZ has 31 slots; one is wrong in each of three of five turns.
     assert result["slot_accuracy"] == pytest.approx(1 - 3 / 31 / 5)
+    # One domain: the slots of gold, and what the turn predicts beside them.
+    result = figures([{"hotel-area": "east", "hotel-type": "a", "hotel-stars": "4"}], [{"hotel-area": "east"}])
+    assert result["slot_accuracy"] == pytest.approx(1 / 3)
+    bus = figures([*PREDICTED, {"bus-day": "monday"}], [*GOLD, {"bus-day": "friday"}])
+    assert bus["slot_accuracy"] == pytest.approx(1 - (2 / 31 + 1 / 32) / 5)
 
 
 @pytest.mark.parametrize(
@@ -218,21 +257,28 @@ def test_type2_cleaning_of_simpletod() -> None:
     gold = [{"hotel-area": "east"}, {"hotel-area": "east", "hotel-stars": "4"}]
     early = [{"hotel-area": "east", "hotel-stars": "4"}, gold[1]]
     never = [{"hotel-area": "east", "hotel-stars": "3"}, gold[1]]
-    settings = {"preset": "simpletod_type2_cleaning"}
+    settings: Json = {"preset": "simpletod_type2_cleaning"}
     assert [figures(p, gold, **settings)["joint_goal_accuracy"] for p in (early, never)] == [1.0, 0.5]
-    listed = [
-        [{"row_id": f"PMUL4880/{turn}", "state": state} for turn, state in ((2, s[0]), (3, s[1]))]
-        for s in (early, gold)
-    ]
-    assert joint_goal_accuracy(*listed, intervals=False, **settings)["joint_goal_accuracy"] == 0.5
+    unset = [gold[0] | {"hotel-stars": "not mentioned"}, gold[1]]
+    assert figures(early, unset, **settings)["joint_goal_accuracy"] == 1.0
+    for dialogue, expected in (("PMUL4880", 0.5), ("PMUL4880.json", 0.5), ("PMUL4881", 1.0)):
+        listed = [
+            [{"row_id": f"{dialogue}/{turn}", "state": state} for turn, state in ((3, s[1]), (2, s[0]))]
+            for s in (early, gold)
+        ]
+        assert joint_goal_accuracy(*listed, intervals=False, **settings)["joint_goal_accuracy"] == expected
+    with pytest.raises(DataError, match="turn_id"):
+        joint_goal_accuracy(early, gold, **settings)
 
 
 def test_label_maps_of_trippy(tmp_path: Path) -> None:
     path = tmp_path / "multiwoz21.json"
-    path.write_text(json.dumps({"label_maps": {"guest house": ["guesthouse", "bed-and-breakfast"]}}))
-    gold = [{"hotel-type": "guest house"}] * 3
-    predicted = [{"hotel-type": value} for value in ("guesthouse", "bed - and - breakfast", "hotel")]
+    path.write_text(
+        json.dumps({"label_maps": {"guest house": ["guesthouse", "bed-and-breakfast"], "lion-inn": ["inn"]}})
+    )
+    gold = [{"hotel-type": value} for value in ("guest house", "guest house", "guest house", "lion - inn")]
+    predicted = [{"hotel-type": value} for value in ("guesthouse", "bed - and - breakfast", "hotel", "inn")]
     assert figures(predicted, gold, preset="trippy", label_maps=str(path))["joint_goal_accuracy"] == pytest.approx(
-        2 / 3
+        3 / 4
     )
     assert figures(predicted, gold, preset="trippy")["joint_goal_accuracy"] == 0.0

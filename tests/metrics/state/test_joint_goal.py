@@ -123,11 +123,11 @@ def test_repeated_slots_are_right_as_sets_of_items_are(preset: str) -> None:
 @pytest.mark.parametrize("preset", ["parlai_v22", "dair_released"])
 def test_garbled_answers_are_not_skipped(preset: str) -> None:
     """The released code skips empty answers only."""
-    gold = [{"row_id": str(row), "state": {"hotel-area": "west"}} for row in range(3)]
-    texts = ["hotel-area = west", "hotel area", " "]
+    gold = [{"row_id": str(row), "state": {"hotel-area": "west"}} for row in range(4)]
+    texts = ["hotel-area = west", "hotel area", " ", '{"hotel-area": true}']
     lines = [{"row_id": str(row), "prediction": text} for row, text in enumerate(texts)]
-    with pytest.warns(BeliefTextWarning, match=r"^1 of 3 predictions, such as predictions\[1\]"):
+    with pytest.warns(BeliefTextWarning, match=r"^2 of 4 predictions, such as predictions\[1\]"):
         found = joint_goal_accuracy(lines, gold, preset=preset, intervals=False)
-    assert (found["joint_goal_accuracy"], found["turns_skipped"]) == (0.5, 1)
+    assert (found["joint_goal_accuracy"], found["turns_skipped"]) == (1 / 3, 1)
     scores, scored = joint_goal_scores(map(read_belief, texts), [g["state"] for g in gold], PRESETS[preset])
-    assert (scores.tolist(), scored.tolist()) == ([1.0, 0.0, 0.0], [True, True, False])
+    assert (scores.tolist(), scored.tolist()) == ([1.0, 0.0, 0.0, 0.0], [True, True, False, True])
