@@ -45,12 +45,12 @@ from dair_hf.io.commands import run_recipe
 from dair_hf.regression.data import (
     TOLERANCE,
     RegressionConfig,
+    RegressionData,
     load_regression,
     regression_evaluation_pairs,
     regression_train_pairs,
 )
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig, RobustLossConfig, rmse
-from dair_hf.regression.tables import RegressionData
 from dair_hf.training.environments import AggregatedDAIR
 
 COLUMNS = [

@@ -11,9 +11,9 @@ from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
 # Lower a limit with every room that becomes smaller.
-FILES = 206
-LINES = 32_960
-TEST_LINES = 40_060
+FILES = 208
+LINES = 33_000
+TEST_LINES = 40_280
 RAISES_PER_1000 = 16  # in the package, of lines of code
 RAISES_PER_1000_OF_A_ROOM = 28
 PUBLIC_NAMES = 650

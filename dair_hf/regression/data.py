@@ -6,21 +6,31 @@ be replaced by noise. The partner of a training row is the same row with another
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.regression.tables import RegressionData, read_qsar
 from dair_hf.settings import Range, Settings, Share
 
 NOISE_MEAN, NOISE_STD = 5.0, 5.0  # in units of the target
 TOLERANCE = 1.0  # largest error of a prediction that counts as correct, in units of the target
+
+
+class RegressionData(NamedTuple):
+    """Training and test rows, float32."""
+
+    train_features: Tensor  # [N, D]
+    train_targets: Tensor  # [N]
+    test_features: Tensor  # [M, D]
+    test_targets: Tensor  # [M]
 
 
 @dataclass
@@ -171,3 +181,37 @@ def regression_evaluation_pairs(
 
 def _with_feature(features: Tensor, feature: Tensor) -> Tensor:
     return torch.cat([features, feature.to(features.dtype)[:, None]], dim=1)
+
+
+def read_qsar(path: str | os.PathLike[str]) -> RegressionData:
+    """Read the QSAR data (Olier et al., "Meta-QSAR", 2018) in the form used by the TERM and DAIR authors.
+
+    For a table of your own, save `X_train` `[N, D]`, `y_train` `[N]`, `X_test` and `y_test` with `scipy.io.savemat`.
+    """
+    import scipy.io  # type: ignore[import-untyped]  # only .mat files need the extra `regression`
+
+    content = scipy.io.loadmat(path, appendmat=False)
+    parts = (_floats(content[name]) for name in ("X_train", "y_train", "X_test", "y_test"))
+    # MATLAB stores targets as a column or a row.
+    return _checked(path, *(part.reshape(-1) if number % 2 else part for number, part in enumerate(parts)))
+
+
+def _floats(values: ArrayLike) -> NDArray[np.float32]:
+    return np.asarray(values).astype(np.float32, casting="same_kind")  # refuses text and complex numbers
+
+
+def _checked(source: str | os.PathLike[str], *parts: NDArray[np.float32]) -> RegressionData:
+    """Return the rows; refuse invalid values and shapes, which would pass unnoticed in training."""
+    train, train_targets, test, test_targets = parts
+    if not (
+        train.shape[:1] == train_targets.shape
+        and test.shape[:1] == test_targets.shape
+        and train.shape[1:] == test.shape[1:]
+        and train.size
+        and test.size
+    ):
+        shapes = ", ".join(str(list(part.shape)) for part in parts)
+        raise DataError(f"{source}: training and test have shapes {shapes}; expected [N, D], [N], [M, D], [M]")
+    if not all(np.isfinite(part).all() for part in parts):
+        raise DataError(f"{source}: a value is missing, infinite or beyond float32; fill it in or remove its row")
+    return RegressionData(*(torch.from_numpy(part.copy()) for part in parts))

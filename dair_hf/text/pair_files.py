@@ -89,7 +89,7 @@ def _linked_rows(rows: Dataset) -> list[str]:
     shared: dict[str, int] = {}
     links = []
     for number, row in enumerate(rows):
-        keys: list[Any] = [{name: row[name]} for name in GROUP_COLUMNS if not is_missing(row.get(name))]
+        keys: list[object] = [{name: row[name]} for name in GROUP_COLUMNS if not is_missing(row.get(name))]
         for view in (0, *partner_numbers(rows.column_names)):
             content = view_of(row, form, view, name_of(row, number)) or {}
             values = [content[name] for name in form.columns if name in content]

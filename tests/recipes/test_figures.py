@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.regression.data import RegressionConfig
+from dair_hf.regression.data import RegressionConfig, RegressionData
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
-from dair_hf.regression.tables import RegressionData
 from dair_hf.vision.mnist.colored import ColoredConfig
 from dair_hf.vision.mnist.digits import Digits
 from dair_hf.vision.mnist.rotated import RotatedConfig

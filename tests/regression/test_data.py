@@ -16,13 +16,14 @@ import torch
 from dair_hf.errors import DataError
 from dair_hf.regression.data import (
     RegressionConfig,
+    RegressionData,
     _split_training,
     load_regression,
+    read_qsar,
     regression_evaluation_pairs,
     regression_train_pairs,
 )
 from dair_hf.regression.linear import RobustLossConfig
-from dair_hf.regression.tables import RegressionData, read_qsar
 
 
 def parts(rows: int = 6, tests: int = 4, features: int = 3) -> dict[str, Any]:
