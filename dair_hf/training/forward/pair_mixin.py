@@ -27,10 +27,9 @@ class PairMixin:
     trainer's own, on the originals.
 
     Args:
-        *args: As in the trainer.
+        *args, **kwargs: As in the trainer.
         dair_lambda: Weight of the consistency, >= 0, in pair units.
         sample_loss: As in `DAIRTrainer`.
-        **kwargs: As in the trainer.
 
     Raises:
         DataError: The loss of a row cannot be derived from the model, the data have no partner with columns that the
@@ -49,6 +48,8 @@ class PairMixin:
         refuse_unsupported_launch(trainer.args, trainer.train_dataset, trainer.compute_loss_func, trainer.model)
         if not dair_lambda >= 0:
             raise DataError(f"dair_lambda={dair_lambda}: expected a number >= 0")
+        if type(self).compute_loss is not PairMixin.compute_loss:  # it would train without R
+            raise DataError(f"{type(self).__name__}: expected compute_loss of PairMixin; pass a loss as sample_loss")
         if trainer.args.remove_unused_columns:  # a trainer may have tokenized the originals only
             trainer._set_signature_columns_if_needed()
             require_pairs(trainer.train_dataset, trainer._signature_columns, "dair", "train_dataset")

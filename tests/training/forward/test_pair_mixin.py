@@ -80,6 +80,16 @@ def test_what_would_train_something_else_is_refused(tmp_path: Path, named: str) 
         PairTrainer(model, args, train_dataset=data, **given)
 
 
+def test_a_subclass_with_a_loss_of_its_own_is_refused(tmp_path: Path) -> None:
+    class Own(PairTrainer):
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            return model(**inputs).loss
+
+    args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    with pytest.raises(DataError, match="compute_loss"):
+        Own(tiny.model("llama"), args, train_dataset=rows("llama", 1))
+
+
 @pytest.mark.filterwarnings("ignore")  # of trl
 def test_updates_of_trl(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl", reason="trl is not installed")
