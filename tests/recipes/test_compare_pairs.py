@@ -167,7 +167,8 @@ def test_the_best_model_is_of_a_current_run(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_files_is_refused_before_training(tmp_path: Path) -> None:
     (tmp_path / "out" / "best_model").mkdir(parents=True)
-    (tmp_path / "out" / "best_model" / "notes.txt").touch()
+    for name in ("best_model/notes.txt", "dair_hf.lock"):
+        (tmp_path / "out" / name).touch()
     model, pairs = saved_models.classifier(tmp_path / "model"), reviews(tmp_path / "pairs.jsonl")
     with pytest.raises(SystemExit, match=r"notes\.txt"):
         compare(model, pairs, tmp_path / "out", *OPTIONS)

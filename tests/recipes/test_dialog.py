@@ -146,10 +146,10 @@ def test_finished_runs_are_skipped_and_others_added(demo: Any, capsys: pytest.Ca
     assert methods_of(folder) == ["erm", "dair", "kl", "da"]
     shown = capsys.readouterr().out
     assert "| da | 1 |" in shown and "Audit of the train pairs" in shown
-    # If all runs are finished, nothing is audited, and the table shows all runs of the folder.
+    # If all runs are finished, nothing is audited.
     run(output_dir=folder, methods=["da"])
     shown = capsys.readouterr().out
-    assert "Audit" not in shown and "| kl | 1 |" in shown
+    assert "Audit" not in shown and "| da | 1 |" in shown
 
 
 def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: Path) -> None:
@@ -161,10 +161,9 @@ def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: 
         run(**settings)
     assert ended.value.code == 2
     assert f"error: {folder}/dair_seed0.json: " in str(ended.value)
-    assert "(training.learning_rate was 0.003, is 0.03)" in str(ended.value)
     for name in ("train", "test"):
         (folder / f"audit_{name}.json").write_text("kept")
-    with pytest.raises(SystemExit, match="data.max_source_tokens was "):
+    with pytest.raises(SystemExit, match="a finished run with other settings"):
         run(output_dir=folder, methods=["dair"], max_source_tokens=300)
     assert {(folder / f"audit_{name}.json").read_text() for name in ("train", "test")} == {"kept"}
     assert {path: path.read_bytes() for path in before} == before
