@@ -27,9 +27,10 @@ class PairMixin:
     trainer's own, on the originals.
 
     Args:
-        *args, **kwargs: As in the trainer.
+        *args: As in the trainer.
         dair_lambda: Weight of the consistency, >= 0, in pair units.
         sample_loss: As in `DAIRTrainer`.
+        **kwargs: As in the trainer.
 
     Raises:
         DataError: The loss of a row cannot be derived from the model, the data have no partner with columns that the
