@@ -30,7 +30,9 @@ REMOVED_SETTINGS: dict[str, dict[str, Any]] = {
         "fresh_angles": True, "partner": "none", "max_tokens": 400, "keep_numbers": None, "train_problems": 3000,
         "test_problems": 200, "known_numbers": 15, "unseen_numbers": 25, "augmentation": "scramble",
         "places": False, "strict_audit": False, "vocabulary": 2000, "number_partners": False,
+        "test_file": None, "target": "target", "train_files": None, "test_files": None,
     },
+    "model": {"lora_rank": 0, "lora_alpha": 16, "lora_targets": "all-linear"},
     "attacks": {"norm": "linf", "test_restarts": 1},
     "loss": {"tilt": -2.0},
     "scenes": {

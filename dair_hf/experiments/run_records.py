@@ -222,9 +222,18 @@ def lambda_text(value: float | str | None) -> str:
 
 
 def _is_same(record: Mapping[str, Any], now: Mapping[str, Any], data: Mapping[str, str]) -> bool:
-    """Return whether a run had these settings and data, whose fingerprint replaces the location of files."""
+    """Return whether a run had these settings and data, whose fingerprint replaces the location of files.
+
+    A record that is older than a setting had its default.
+    """
     paths = {key: {"output_dir", *getattr(value, "PATH_FIELDS", ())} for key, value in now.items()}
-    plain = json.loads(json.dumps(_plain_config(now), default=str))
+    plain, defaults = (json.loads(json.dumps(of, default=str)) for of in (_plain_config(now), _defaults(now)))
+    recorded = {
+        key: {**{name: item for name, item in defaults.get(key, {}).items() if name in plain[key]}, **value}
+        if isinstance(value, dict) and isinstance(plain.get(key), dict)
+        else value
+        for key, value in record.get("config", {}).items()
+    }
     before, after = (
         {
             (key, name): item
@@ -232,9 +241,22 @@ def _is_same(record: Mapping[str, Any], now: Mapping[str, Any], data: Mapping[st
             for name, item in (value.items() if isinstance(value, dict) else [("", value)])
             if name not in paths.get(key, ())
         }
-        for settings in (record.get("config", {}), plain)
+        for settings in (recorded, plain)
     )
     return before == after and record.get("data", {}) == data
+
+
+def _defaults(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    made = {key: dataclasses.fields(value) for key, value in settings.items() if dataclasses.is_dataclass(value)}
+    absent = dataclasses.MISSING
+    return {
+        key: {
+            field.name: field.default if field.default_factory is absent else field.default_factory()
+            for field in fields
+            if field.default is not absent or field.default_factory is not absent
+        }
+        for key, fields in made.items()
+    }
 
 
 def _as_dict(value: Any) -> Any:

@@ -57,15 +57,7 @@ def run_trials(
     DA has three partner weights, KL and JS three lambdas, other methods one setting. The best trial is the run of its
     method with the first seed, so that choosing costs the other trials only.
 
-    Args:
-        comparison: Methods and seeds.
-        args: Arguments shared by all runs.
-        execute: `(run, total)` trains and evaluates one of `total` runs; its metrics contain `dev_both_correct`.
-        config: Settings shared by all runs.
-        data: Fingerprint of each data set.
-
-    Returns:
-        The records of the chosen runs, under the names of the methods, and method -> name of its setting.
+    Return the records of the chosen runs, under the names of the methods, and method -> name of its setting.
     """
     first, *others = comparison.seeds
     trials = {method: trial_runs(method, args, first) for method in comparison.methods}
