@@ -15,13 +15,14 @@ MODEL is an id on the Hub or a folder. With `text` and `label` it becomes a clas
 `prompt` and `completion`, `messages`, or `source` and `target` it answers in text. `--use_peft true` trains adapters.
 
 Steps: hold out a dev part and a test part, by groups; train every method from the same weights for equally many steps,
-and keep the epoch with the most dev pairs right in both views; with the first seed try three partner weights of DA and
-three lambdas of KL, and choose by the same metric (DAIR sets its lambda itself); write a table, the differences with
-intervals paired over test rows and seeds, and the best model on dev. Finished runs are stored as JSON and not repeated.
+and keep the epoch with the most dev pairs right in both views; with the first seed try two partner weights of DA, and
+choose by the same metric (DAIR sets its lambda itself); write a table, the differences with intervals paired over test
+rows and seeds, and the best model on dev. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -60,7 +61,7 @@ from dair_hf.text.pair_files import GROUP, PairFileConfig, load_parts
 STATE = "trainer_state.json"
 EPOCHS = 2, 10
 ROWS_PER_RUN = {"cpu": 500, "gpu": 5000}  # to train on, counted in every epoch
-MAX_TOKENS = {"cpu": 64, "gpu": 512}  # of classifiers
+MAX_TOKENS = {"cpu": 40, "gpu": 512}  # of classifiers
 MAX_TOKENS_OF_TEXT = 512  # of prompt and answer
 
 
@@ -178,8 +179,8 @@ def main() -> None:
     notes, is_main = describe(parts, tokenizer, args), PartialState().is_main_process
     if is_main:
         print("\n".join(notes), flush=True)
-    runs = [run for method in comparison.methods for seed in comparison.seeds for run in trial_runs(method, args, seed)]
-    current = {run.name for run in runs}
+    names = itertools.product(comparison.methods, comparison.seeds)
+    current = {run.name for method, seed in names for run in trial_runs(comparison, method, args, seed)}
     records, labels = run_trials(
         comparison,
         args,

@@ -13,7 +13,8 @@ Command (two minutes on one core; `--cad` takes a clone of acmi-lab/counterfactu
 `counterfactual_nli.yaml` is natural language inference. The header of each configuration states the expected results,
 time and hardware. Models are small and trained from scratch (`--model_kind bag_of_words`, `embeddings`, `bilstm`,
 `transformer`), or pretrained (`--model_kind pretrained --model_name_or_path NAME`). `--pair_share 0.1` leaves a tenth
-of the rows their partner, and `--search_lambdas 0.1 1 10 100` chooses the lambda of each method on the dev split.
+of the rows their partner. `--search_lambdas 0.1 1 10 100` chooses the lambda of each method on the dev split, and
+`--search_weights 0.25 0.5 0.75` the weight of DA's partners.
 
 Steps: read originals and revisions; tokenize them with the words of the training texts and of the revisions that are
 kept, the same for all methods; train every method from the same weights, and keep the epoch with the best dev accuracy
@@ -65,7 +66,8 @@ def train_and_evaluate(
     # Partners are removed before the words are counted: a model does not know the words of revisions it does not have.
     rows = {**rows, "train": keep_partners(rows["train"], data.pair_share, run.seed)}
     tokenizer = classifier_tokenizer(rows["train"], data, model)
-    encoded = {part: encode_rows(rows[part], tokenizer, data) for part in ("train", "dev", SPLITS[split])}
+    parts = "train", "dev", SPLITS[split]
+    encoded = {part: encode_rows(rows[part], tokenizer, data, run.args.max_length) for part in parts}
     trainer = DAIRTrainer(
         load_text_classifier(model, tokenizer, data.labels, run.seed),
         run.args,

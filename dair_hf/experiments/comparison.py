@@ -184,20 +184,25 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
     Raises:
         DataError: `args` resume from one checkpoint, or their regularizer is a function: both belong to a single run.
     """
+    for seed in config.seeds:
+        for name in config.methods:
+            sweep = config.lambda_sweep if name in config.regularized else None
+            for value in sweep or [(config.lambdas or {}).get(name, args.dair_lambda)]:
+                label = f"{name}_lambda{value:g}" if sweep else name
+                yield run_of(args, name, label, seed, dair_lambda=value)
+
+
+def run_of(args: DAIRConfig, name: str, label: str, seed: int, **changes: Any) -> Run:
+    """Return the run of a method with some settings, in the folder `runs/LABEL_seedSEED`; see `runs_of`."""
     if args.resume_from_checkpoint is not None or not isinstance(args.regularizer, str):
         raise DataError(
             f"resume_from_checkpoint={args.resume_from_checkpoint}, regularizer={args.regularizer!r}: expected None "
             "and a name, because each run of a comparison has its own"
         )
-    for seed in config.seeds:
-        for name in config.methods:
-            method, regularizer = METHOD_PRESETS[name]
-            sweep = config.lambda_sweep if name in config.regularized else None
-            for value in sweep or [(config.lambdas or {}).get(name, args.dair_lambda)]:
-                label = f"{name}_lambda{value:g}" if sweep else name
-                folder = Path(args.output_dir) / "runs" / f"{label}_seed{seed}"
-                changes = {"method": method, "regularizer": regularizer, "dair_lambda": value, "seed": seed}
-                yield Run(label, seed, with_settings(args, **changes, output_dir=str(folder)))
+    method, regularizer = METHOD_PRESETS[name]
+    folder = Path(args.output_dir) / "runs" / f"{label}_seed{seed}"
+    fields = {"method": method, "regularizer": regularizer, "seed": seed, **changes, "output_dir": str(folder)}
+    return Run(label, seed, with_settings(args, **fields))
 
 
 def claim_output_folder(args: Any) -> Path:

@@ -13,20 +13,15 @@ from scipy.special import stdtridf, stdtrit  # type: ignore[import-untyped]
 from dair_hf.config import DAIRConfig
 from dair_hf.evaluation.paired import CONFIDENCE, PairedDifference
 from dair_hf.evaluation.statistics import has_few_pairs
-from dair_hf.experiments.comparison import METHOD_PRESETS, ComparisonConfig, execute_runs, with_settings
+from dair_hf.experiments.comparison import METHOD_PRESETS, ComparisonConfig, execute_runs, run_of
 from dair_hf.experiments.paired import paired_differences, write_paired
 from dair_hf.experiments.report import Column, write_comparison
 from dair_hf.experiments.run_records import Result, Run
 from dair_hf.io.commands import align
-from dair_hf.losses.divergence import FEATURE_REGULARIZERS
-from dair_hf.losses.objective import REGULARIZED
 
 DEV_METRIC = "dev_both_correct"
-# Of equally good settings the first, the middle of the grid, is chosen.
-PARTNER_WEIGHTS = (0.5, 0.25, 0.75)  # of DA; the original has the rest
-LAMBDAS = (1.0, 0.1, 10.0)  # of KL and JS, per pair
+PARTNER_WEIGHTS = (0.5, 1.0)  # of DA, while the original has 0.5; of equally good ones the first is chosen
 NARROW = 0.05  # methods do not differ if the whole interval is within this of 0
-_ENDS = tuple(f"_weight{w:g}" for w in PARTNER_WEIGHTS[1:]) + tuple(f"_lambda{value:g}" for value in LAMBDAS[1:])
 COLUMNS = [
     Column("original_accuracy", "originals"),
     Column("augmented_accuracy_pairs", "partners"),
@@ -54,13 +49,13 @@ def run_trials(
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Run every setting with the first seed, and the setting of each method that is best on dev with the other seeds.
 
-    DA has three partner weights, KL and JS three lambdas, other methods one setting. The best trial is the run of its
-    method with the first seed, so that choosing costs the other trials only.
+    DA has two partner weights, other methods have one setting. The best trial is the run of its method with the first
+    seed, so that choosing costs the other trials only.
 
     Return the records of the chosen runs, under the names of the methods, and method -> name of its setting.
     """
     first, *others = comparison.seeds
-    trials = {method: trial_runs(method, args, first) for method in comparison.methods}
+    trials = {method: trial_runs(comparison, method, args, first) for method in comparison.methods}
     total = sum(map(len, trials.values())) + len(others) * len(trials)
 
     def run_all(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -72,26 +67,21 @@ def run_trials(
         method: max(range(len(runs)), key=lambda index: found[runs[index].name]["metrics"][DEV_METRIC])
         for method, runs in trials.items()
     }
-    found |= run_all([trial_runs(method, args, seed)[index] for seed in others for method, index in chosen.items()])
+    found |= run_all(
+        [trial_runs(comparison, method, args, seed)[index] for seed in others for method, index in chosen.items()]
+    )
     labels = {method: trials[method][index].method for method, index in chosen.items()}
     wanted = [(method, f"{label}_seed{seed}") for seed in comparison.seeds for method, label in labels.items()]
     return [{**found[name], "method": method} for method, name in wanted], labels
 
 
-def trial_runs(method: str, args: DAIRConfig, seed: int) -> list[Run]:
+def trial_runs(comparison: ComparisonConfig, method: str, args: DAIRConfig, seed: int) -> list[Run]:
     """Return one run for each setting of a method."""
-    objective, regularizer = METHOD_PRESETS[method]
-    settings: dict[str, dict[str, Any]] = {method: {}}
-    if objective == "da":
-        settings = {f"{method}_weight{weight:g}": {"view_weights": [1 - weight, weight]} for weight in PARTNER_WEIGHTS}
-    elif objective in REGULARIZED and regularizer in FEATURE_REGULARIZERS:
-        settings = {f"{method}_lambda{value:g}": {"dair_lambda": value} for value in LAMBDAS}
-    runs = []
-    for label, changes in settings.items():
-        folder = str(Path(args.output_dir) / "runs" / f"{label}_seed{seed}")
-        fields = {"method": objective, "regularizer": regularizer, "seed": seed, **changes, "output_dir": folder}
-        runs.append(Run(label, seed, with_settings(args, **fields)))
-    return runs
+    value = (comparison.lambdas or {}).get(method, args.dair_lambda)
+    settings: dict[str, dict[str, Any]] = {method: {"dair_lambda": value}}
+    if METHOD_PRESETS[method][0] == "da":
+        settings = {f"{method}_weight{weight:g}": {"view_weights": [0.5, weight]} for weight in PARTNER_WEIGHTS}
+    return [run_of(args, method, label, seed, **changes) for label, changes in settings.items()]
 
 
 def report_trials(
@@ -142,11 +132,10 @@ def _gain_text(found: PairedDifference | None) -> str:
 
 def _choices(labels: Mapping[str, str]) -> list[str]:
     """Return a line on the settings that were chosen, and on the methods that had only one."""
-    end = " (at the end of its grid)"
-    chosen = [name.replace("_", " ") + end * name.endswith(_ENDS) for method, name in labels.items() if name != method]
+    chosen = [name.replace("_", " ") for method, name in labels.items() if name != method]
     single = ", ".join(method for method, name in labels.items() if name == method)
-    line = f"Chosen on dev with the first seed, among three settings: {', '.join(chosen)}"
-    return [line + (f"; {single} had one setting." if single else ".")] if chosen else []
+    line = f"Chosen on dev with the first seed, among two settings: {', '.join(chosen)}"
+    return [line + (f"; {single} had one." if single else ".")] if chosen else []
 
 
 def _verdict(over_erm: Mapping[str, PairedDifference], over_da: Mapping[str, PairedDifference], leader: str) -> str:

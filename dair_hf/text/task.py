@@ -19,7 +19,7 @@ from dair_hf.text.models import BagOfWordsConfig, BiLSTMConfig, EmbeddingsConfig
 from dair_hf.word_tokenizer import build_word_tokenizer
 
 PRETRAINED, TRANSFORMER = "pretrained", "transformer"
-MAX_TOKENS = 400  # of a row; longer rows lose the end of their longer text
+MAX_TOKENS = 400  # of a row, by default; longer rows lose the end of their longer text
 # Value of `model_kind` -> settings of a model from scratch; `model_settings` takes precedence.
 SCRATCH: Mapping[str, Mapping[str, Any]] = {
     "bag_of_words": {"model_type": BagOfWordsConfig.model_type},
@@ -145,7 +145,9 @@ def classifier_tokenizer(train: Dataset, config: TextConfig, model: ModelConfig)
     )
 
 
-def encode_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: TextConfig) -> Dataset:
-    """Tokenize both views of paired rows."""
-    limit = min(MAX_TOKENS, tokenizer.model_max_length)  # beyond which a GPU fails without a reason
+def encode_rows(
+    rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: TextConfig, max_length: int | None = None
+) -> Dataset:
+    """Tokenize both views of paired rows; None: rows of at most `MAX_TOKENS` tokens."""
+    limit = min(max_length or MAX_TOKENS, tokenizer.model_max_length)  # beyond which a GPU fails without a reason
     return rows.map(ClassifierEncoder(tokenizer, config.texts, limit), batched=True, desc="Tokenizing")

@@ -36,13 +36,14 @@ class Bench:
             self.interrupt_at = None
             raise KeyboardInterrupt
         self.ran[split].append(run.name)
-        value = float(run.args.dair_lambda)
+        value = float((run.args.view_weights or [0, run.args.dair_lambda])[1])
         accuracy = VALIDATION[value, run.seed] if split == "validation" else TEST[value]
         return Result({"acc": accuracy, "cm": CONSISTENCY[value]}, {"training": 1.0})
 
     def search(
         self,
         grid: list[float] | None = GRID,
+        weights: list[float] | None = None,
         methods: tuple[str, ...] = ("dair",),
         seeds: tuple[int, ...] = (0,),
         metrics: tuple[str, ...] = ("acc", "cm"),
@@ -50,7 +51,7 @@ class Bench:
         **options: Any,
     ) -> str:
         return search_or_compare(
-            SearchConfig(search_lambdas=grid, search_seeds=[0, 1]),
+            SearchConfig(search_lambdas=grid, search_weights=weights, search_seeds=[0, 1]),
             ComparisonConfig(list(methods), seeds=list(seeds)),
             tiny.config(self.folder, normalization="pair", dair_lambda=10.0),
             self.execute,
@@ -107,6 +108,18 @@ def test_every_trial_is_a_run_with_a_record(tmp_path: Path) -> None:
     assert not (tmp_path / "comparison.md").exists()
 
 
+def test_partner_weights_of_da_are_chosen_as_lambdas_are(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.search(None, [10.0, 1.0], methods=("erm", "da"))
+    trials = [f"da_weight{value}_seed{seed}" for seed in (0, 1) for value in (1, 10)]
+    assert bench.ran == {"validation": trials, "test": ["erm_seed0", "da_seed0"]}
+    choice = read_json(tmp_path / "search" / "da" / "choice.json")
+    assert choice["weight"] == 1.0 and [point["weight"] for point in choice["points"]] == [1.0, 10.0]
+    settings = [read_json(tmp_path / "final" / f"{name}_seed0.json")["config"]["training"] for name in ("erm", "da")]
+    assert [of_run["view_weights"] for of_run in settings] == [None, [0.5, 1.0]]
+    assert "Chosen on validation data by acc: weight 1 for da" in (tmp_path / "final" / "comparison.md").read_text()
+
+
 def test_interrupted_search_resumes(tmp_path: Path) -> None:
     whole, killed = Bench(tmp_path / "whole"), Bench(tmp_path / "killed")
     whole.search()
@@ -138,7 +151,7 @@ def test_second_choice_is_not_evaluated_on_the_test_set(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.search(seeds=(5,))
     for seed in (5, 9):
-        with pytest.raises(DataError, match=r"dair_seed5\.json: .* lambda 1, and now lambda 0\.1"):
+        with pytest.raises(DataError, match=r"dair_seed5\.json: .* now lambda 0\.1"):
             bench.search(seeds=(seed,), lower_is_better=True)
     assert bench.ran["test"] == ["dair_seed5"]
 

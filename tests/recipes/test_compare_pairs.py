@@ -94,8 +94,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_finished_runs_are_not_repeated_and_all_start_alike(classified: tuple[Path, list[Started]]) -> None:
     folder, begun = classified
     names, starts, trains, devs = zip(*begun, strict=True)
-    assert names[:4] == ("erm_seed0", "da_weight0.5_seed0", "da_weight0.25_seed0", "da_weight0.75_seed0")
-    assert len(names) == len(set(names)) == 8 and set(names) == {record["name"] for record in records(folder)}
+    assert names[:4] == ("erm_seed0", "da_weight0.5_seed0", "da_weight1_seed0", "dair_seed0")
+    assert len(names) == len(set(names)) == 7 and set(names) == {record["name"] for record in records(folder)}
     assert len({(start, name[-1]) for name, start in zip(names, starts, strict=True)}) == len(set(starts)) == 2
     assert len({record["metrics"]["steps"] for record in records(folder)}) == 1
     # No group is in two parts.
