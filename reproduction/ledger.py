@@ -76,7 +76,8 @@ def _totals(judged: Judged) -> str:
         f"wider than a tenth of the value, and {kinds['holds']} relations. {kinds['better']} values are outside on the "
         f"better side. These are not reproduced either, and {baselines} of them belong to methods other than DAIR, "
         f"which weakens the paper's comparison. For {opposed} of the undecided claims, our means contradict the claim. "
-        "Even if all printed values were reproduced exactly, up to one in twenty would lie outside by chance."
+        "Even if all printed values were reproduced exactly, up to one in twenty would lie outside by chance. Rows "
+        "without claims are experiments beyond the paper."
     )
 
 

@@ -66,9 +66,7 @@ def test_second_readings_repeat_a_value() -> None:
 
 def test_claims_without_runs_state_the_reason() -> None:
     without_runs = {
-        section.title
-        for section in SECTIONS
-        if section.claims and all(c.source is None for c in section.claims)
+        section.title for section in SECTIONS if section.claims and all(c.source is None for c in section.claims)
     }
     assert without_runs == {
         "Adversarial robustness", "Image backgrounds", "MultiWOZ 2.2 with BART", "Visual questions",
