@@ -152,7 +152,7 @@ def _reached(graph: Graph, start: str) -> set[str]:
     return reached
 
 
-def svg(graph: Graph, lines: Mapping[str, int]) -> str:
+def svg(graph: Graph) -> str:
     """Return the picture: a box a room, a row a floor, lines for the essential arrows."""
     rows = floors(graph)
     widest = max(len(row) for row in rows)
@@ -181,9 +181,7 @@ def svg(graph: Graph, lines: Mapping[str, int]) -> str:
         parts += [
             f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="#eef4f4" '
             'fill-opacity="0.85"/>',
-            f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + 20:g}" text-anchor="middle" font-size="15">{escape(room)}</text>',
-            f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + 37:g}" text-anchor="middle" font-size="11" fill="#577">'
-            f"{lines[room]:,} lines</text>",
+            f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + 29:g}" text-anchor="middle" font-size="17">{escape(room)}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])
 
@@ -206,7 +204,7 @@ def main() -> None:
         f"{len(graph)} modules, {sum(map(len, graph.values()))} imports, {len(circles(graph))} circles; "
         f"{sum(lines.values()):,} lines"
     )
-    PICTURE.write_text(svg(rooms, lines), encoding="utf-8")
+    PICTURE.write_text(svg(rooms), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Table of docs/lambda.md: the automatic lambda and the best lambda of a grid, task by task.
+"""Table of results/pages/automatic_lambda.md: the automatic lambda and the best lambda of a grid, task by task.
 
-    python -m reproduction.auto_lambda            # print the table from results/
-    python -m reproduction.auto_lambda --outputs outputs/auto_lambda   # first summarize the logs of finished runs
+    python -m reproduction.auto_lambda --outputs outputs/auto_lambda   # summarize the logs of finished runs
 
 `results/auto_lambda/TASK/` holds the runs with `dair_lambda: auto`, all with the default target. Their logs are not
 stored; `results/auto_lambda/logs.json` keeps what the page states about them: quartiles of lambda, and the mean of the
@@ -74,14 +73,14 @@ TASKS = (
         "counting_scenes/cv",
     ),
     Task(
-        "counterfactual_sentiment", "counterfactual reviews, both right", "both_correct",
+        "counterfactual_sentiment", "counterfactual reviews, both_correct", "both_correct",
         "auto_lambda/counterfactual_sentiment_grid", 1.0, "auto_lambda/counterfactual_sentiment_grid",
     ),
     Task(
-        "counterfactual_nli", "counterfactual inference, both right", "both_correct",
+        "counterfactual_nli", "counterfactual inference, both_correct", "both_correct",
         "counterfactual_nli/embeddings_100/final", 0.1, "counterfactual_nli/embeddings_100/final",
     ),
-    Task("woz2", "WOZ 2.0, both right", "both_correct", "woz2/share_100", 0.02, "woz2/share_100"),
+    Task("woz2", "WOZ 2.0, both_correct", "both_correct", "woz2/share_100", 0.02, "woz2/share_100"),
 )  # fmt: skip
 
 
@@ -187,16 +186,14 @@ def summarize_logs(outputs: Path) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Summarize logs, if asked to, and print the table."""
+    """Summarize the logs of finished runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of stored runs")
-    parser.add_argument("--outputs", type=Path, help="folder of the recipes' output folders, to summarize their logs")
+    parser.add_argument("--outputs", type=Path, required=True, help="folder of the recipes' output folders")
     options = parser.parse_args()
-    if options.outputs is not None:
-        file = options.results / LOGS
-        known = read_json(file) if file.exists() else {}
-        write_json(file, {**known, **summarize_logs(options.outputs)})
-    print(table(options.results))
+    file = options.results / LOGS
+    known = read_json(file) if file.exists() else {}
+    write_json(file, {**known, **summarize_logs(options.outputs)})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_yaml
 
-SECTION_KEYS = {"section", "notes", "plots", "groups"}
+SECTION_KEYS = {"section", "notes", "tables", "plots", "groups"}
 PLOT_KEYS = {"file", "caption", "draw"}
 CLAIM_KEYS = {
     "id", "setup", "method", "quantity", "paper", "paper_runs", "better", "tolerance", "scale", "digits",
@@ -123,19 +123,21 @@ class Plot(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Section of the paper.
+    """Experiment of the paper, or one beyond it: a page of the results.
 
     Attributes:
         title: Heading.
         notes: Paragraphs above the table.
         plots: Plots, shown if their files exist.
         claims: Claims.
+        tables: Folders below the results whose runs are compared in a table (`reproduction.ledger.TABLES`).
     """
 
     title: str
     notes: list[str]
     plots: list[Plot]
     claims: list[Claim]
+    tables: Sequence[str] = ()
 
 
 def parse_printed_value(text: str) -> PrintedValue:
@@ -160,8 +162,8 @@ def parse_printed_value(text: str) -> PrintedValue:
 def read_claims(path: Path) -> list[Section]:
     """Read and check `claims.yaml`.
 
-    The file contains `sections`, each with `section` (its heading), `notes`, `plots` and `groups`. A group contains
-    `claims` and the keys that they share. A claim overrides its group, and `where` of both is merged.
+    The file contains `sections`, each with `section` (its heading), `notes`, `tables`, `plots` and `groups`. A group
+    contains `claims` and the keys that they share. A claim overrides its group, and `where` of both is merged.
 
     Raises:
         DataError: The file is missing or not YAML, a key is unknown, missing or of the wrong type, an id is given
@@ -172,10 +174,10 @@ def read_claims(path: Path) -> list[Section]:
     seen: set[str] = set()
     for entry in _list(content["sections"], f"{path}: sections"):
         entry = check_keys(entry, SECTION_KEYS, {"section", "groups"}, f"{path}: section")
-        notes = _list(entry.get("notes", []), f"{path}: notes")
-        for text in (entry["section"], *notes):
+        notes, tables = (_list(entry.get(key, []), f"{path}: {key}") for key in ("notes", "tables"))
+        for text in (entry["section"], *notes, *tables):
             if not isinstance(text, str):
-                raise DataError(f"{path}: section and notes: expected text, found {text!r}; put it into quotes")
+                raise DataError(f"{path}: section, notes and tables: expected text, found {text!r}; put it into quotes")
         label = f"{path}: section {entry['section']!r}"
         plots = [
             Plot(**check_keys(plot, PLOT_KEYS, {"file", "caption"}, f"{label}: plot"))
@@ -190,7 +192,7 @@ def read_claims(path: Path) -> list[Section]:
             if claim.id in seen:
                 raise DataError(f"{path}: claim {claim.id}: this id is given twice; give each claim its own")
             seen.add(claim.id)
-        sections.append(Section(entry["section"], notes, plots, claims))
+        sections.append(Section(entry["section"], notes, plots, claims, tables))
     return sections
 
 

@@ -1,6 +1,4 @@
-"""Tables of docs/results.md: counterfactual texts and WOZ 2.0, by the share of originals that have partners.
-
-    python -m reproduction.few_pairs   # print the tables from results/
+"""Tables of counterfactual texts and WOZ 2.0, by the share of originals that have partners (`reproduction.ledger`).
 
 `results/counterfactual_sentiment/MODEL_SHARE/` (reviews) and `results/counterfactual_nli/MODEL_SHARE/` (inference)
 hold the search for lambda on the dev split and, in `final/`, the runs on the test split; `MODEL_SHARE_auto/` holds
@@ -13,7 +11,6 @@ no outcomes: the differences to DA-ERM are paired over seeds alone.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +19,6 @@ from dair_hf.config import AUTO
 from dair_hf.errors import DataError
 from dair_hf.experiments.paired import difference_text, paired_differences
 from dair_hf.experiments.run_records import lambda_of, lambda_text
-from dair_hf.io.commands import run_recipe
 from reproduction.auto_lambda import mean_and_deviation
 from reproduction.records import Record, metric_of, read_records
 from reproduction.verdicts import welch_half_width
@@ -35,7 +31,7 @@ DIFFERENCES = {
     "original_accuracy": "originals",
     "augmented_accuracy_pairs": "revisions",
     "cm": "CM",
-    "both_correct": "both right",
+    "both_correct": "both_correct",
 }
 DIALOGS = "woz2"
 # Share of pairs -> folder of its runs. The last has the same seeds on another processor, which rounds differently.
@@ -51,7 +47,7 @@ TRACKING = {
     "original_joint_goal_accuracy": "JGA",
     "augmented_joint_goal_accuracy": "JGA, unseen food types",
     "cm": "CM, changed pairs",  # these records have CM over all of them, whether the state changes or not
-    "both_correct": "both right",
+    "both_correct": "both_correct",
 }
 
 
@@ -162,28 +158,16 @@ def _cells(folder: Path) -> list[str]:
         raise DataError(f"{folder}: DAIR cannot be paired with DA-ERM; run it again")
     return [
         str(len(differences["seeds"])),
-        *(_both_right(runs.get(method, []), folder) for method in ("erm", "da", "kl", "dair")),
-        _both_right(read_records(folder.with_name(f"{folder.name}_auto")), folder),
+        *(_both_correct(runs.get(method, []), folder) for method in ("erm", "da", "kl", "dair")),
+        _both_correct(read_records(folder.with_name(f"{folder.name}_auto")), folder),
         *(difference_text(differences.get(key)).replace("0.", ".") for key in DIFFERENCES),
     ]
 
 
-def _both_right(runs: list[Record], folder: Path) -> str:
-    """Return the mean share of pairs with both views right, and lambda if the method has one; "-" without runs."""
+def _both_correct(runs: list[Record], folder: Path) -> str:
+    """Return the mean share of pairs with both views correct, and lambda if the method has one; "-" without runs."""
     if not runs:
         return "-"
     value = statistics.mean(_values(runs, "both_correct", folder).values())
     used = lambda_of(runs[0].content)
     return f"{value:.3f}" + ("" if used in (None, AUTO) else f" ({lambda_text(used)})")
-
-
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of stored runs")
-    results = parser.parse_args().results
-    print(text_table(results, REVIEWS), text_table(results, INFERENCE), dialog_table(results), sep="\n\n")
-
-
-if __name__ == "__main__":
-    run_recipe(main)

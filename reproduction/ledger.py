@@ -1,70 +1,84 @@
-"""The ledger of claims: each result of the paper next to ours, and whether it holds."""
+"""Pages of results: each claim of the paper next to our runs, and tables of the experiments beyond it."""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dair_hf.errors import DataError
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import require_output_file, write_text
+from reproduction import auto_lambda, few_pairs
 from reproduction.claims import Claim, Section, read_claims
 from reproduction.plots import draw_plots
 from reproduction.records import Record, read_records
-from reproduction.verdicts import FAILED, KINDS, RULES, Verdict, judge
+from reproduction.verdicts import COLUMNS, FAILED, RULES, Verdict, judge
 
 NOTICE = "Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit."
 
+# Folder -> table of its runs; any other folder has the table that its recipe wrote.
+TABLES: Mapping[str, Callable[[Path], str]] = {
+    few_pairs.REVIEWS: functools.partial(few_pairs.text_table, task=few_pairs.REVIEWS),
+    few_pairs.INFERENCE: functools.partial(few_pairs.text_table, task=few_pairs.INFERENCE),
+    few_pairs.DIALOGS: few_pairs.dialog_table,
+    "auto_lambda": auto_lambda.table,
+}
 
-def ledger(sections: Sequence[Section], results: Path) -> str:
-    """Return the ledger in Markdown: a summary, a table for each section, and the runs behind them.
+Judged = Sequence[tuple[Claim, Verdict]]
 
-    The text depends on claims and records only.
+
+def ledger(sections: Sequence[Section], results: Path) -> dict[str, str]:
+    """Return the pages in Markdown by their path below `results`: the index, and one for each section.
+
+    The pages depend on claims and records only.
 
     Raises:
         DataError: A record lacks a value that a claim names; the message contains its file and the claim's id.
     """
     read = functools.cache(read_records)
     judged = [[(claim, judge(claim, results, read)) for claim in section.claims] for section in sections]
-    counts = [Counter(verdict.kind for _, verdict in rows) for rows in judged]
-    kinds = [kind for kind in KINDS if any(count[kind] for count in counts)]
-    summary = [
-        [section.title, count.total(), *(count[kind] for kind in kinds)]
-        for section, count in zip(sections, counts, strict=True)
+    paths = [f"pages/{re.sub(r'[^a-z0-9]+', '_', section.title.lower()).strip('_')}.md" for section in sections]
+    rows = [
+        [f"[{section.title}]({path})", *(count or "-" for count in (len(of_section), *_counts(of_section).values()))]
+        for section, path, of_section in zip(sections, paths, judged, strict=True)
     ]
-    behind = [record for experiment in _experiments(sections) for record in read(results / experiment)]
-    lines = [
-        "# The ledger of claims",
-        "",
-        *_what_fails(sections, judged, behind),
-        "",
-        "## How it is judged",
-        "",
-        NOTICE,
-        "",
-        RULES,
-        "",
-    ]
-    lines += _table(["Section", "claims", *kinds], summary)
-    for section, verdicts in zip(sections, judged, strict=True):
-        lines += ["", f"## {section.title}", ""]
-        for note in section.notes:
-            lines += [note.strip(), ""]
-        rows = []
-        for claim, verdict in verdicts:
-            name, paper = f"{claim.setup}: {claim.method}, {claim.quantity}", claim.paper.replace("+-", "±")
-            rows.append([name, paper, verdict.ours, verdict.holds, claim.deviations])
-        if rows:
-            lines += _table(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"], rows)
-        for plot in section.plots:
-            if (results / plot.file).exists():
-                lines += ["", f"![{plot.caption}]({plot.file})"]
-    lines += ["", "## The runs behind it", "", *_runs_table(sections, results, read)]
-    return "\n".join(lines) + "\n"
+    together = [pair for of_section in judged for pair in of_section]
+    total = ["All", len(together), *_counts(together).values()]
+    records = [record for experiment in _experiments(sections) for record in read(results / experiment)]
+    index = ["# The paper's claims and our runs", "", *_table(["Experiment", "claims", *COLUMNS], [*rows, total])]
+    index += ["", _totals(together), "", _provenance(records), "", "## How it is judged", "", RULES, "", NOTICE]
+    pages = {"RESULTS.md": "\n".join(index) + "\n"}
+    for section, path, of_section in zip(sections, paths, judged, strict=True):
+        pages[path] = "\n".join(_page(section, of_section, results, read)) + "\n"
+    return pages
+
+
+def _counts(judged: Judged) -> dict[str, int]:
+    """Return the number of claims for each column of the summary."""
+    kinds = Counter(verdict.kind for _, verdict in judged)
+    return {column: sum(kinds[kind] for kind in of_column) for column, of_column in COLUMNS.items()}
+
+
+def _totals(judged: Judged) -> str:
+    """Return the paragraph on what the counts do not say."""
+    kinds = Counter(verdict.kind for _, verdict in judged)
+    wide = sum(verdict.kind == "inside" and verdict.is_wide for _, verdict in judged)
+    opposed = sum(verdict.kind == "undecided" and verdict.is_opposed for _, verdict in judged)
+    baselines = sum(verdict.kind == "better" and not claim.method.startswith("DAIR") for claim, verdict in judged)
+    return (
+        f'"Hold" counts {kinds["inside"]} printed values that our runs do not contradict, {wide} of them with a bound '
+        f"wider than a tenth of the value, and {kinds['holds']} relations. {kinds['better']} values are outside on the "
+        f"better side. These are not reproduced either, and {baselines} of them belong to methods other than DAIR, "
+        f"which weakens the paper's comparison. For {opposed} of the undecided claims, our means contradict the claim. "
+        "Even if all printed values were reproduced exactly, up to one in twenty would lie outside by chance. Rows "
+        "without claims are experiments beyond the paper."
+    )
 
 
 def _clean(record: Record) -> bool:
@@ -77,84 +91,65 @@ def _provenance(records: Sequence[Record]) -> str:
     """Return the sentence on the commits of the runs."""
     count = sum(not _clean(record) for record in records)
     if not count:
-        return f"All {len(records)} runs behind these figures were made from commits that the table at the end names."
+        return f"All {len(records)} runs behind these pages were made from commits that the pages name."
     return (
-        f"{count} of the {len(records)} runs behind these figures were made from a tree with changes that were not "
-        "committed, or from no repository: the commit in their record is not exactly their code. The table at the end "
-        "counts them."
+        f"{count} of the {len(records)} runs behind these pages were made from a tree with uncommitted changes, or "
+        "outside a repository: the commit in their record is not exactly their code. The pages count them."
     )
 
 
-def _what_fails(
-    sections: Sequence[Section], judged: Sequence[Sequence[tuple[Claim, Verdict]]], records: Sequence[Record]
-) -> list[str]:
-    """Return the section on the claims that fail, and on claims that nothing here decides."""
-    rows = [
-        (section.title.partition(". ")[2] or section.title, claim, verdict)
-        for section, of_section in zip(sections, judged, strict=True)
-        for claim, verdict in of_section
-    ]
-    counts = Counter(verdict.kind for _, _, verdict in rows)
-    wide = sum(verdict.kind == "inside" and verdict.is_wide for _, _, verdict in rows)
-    baselines = sum(verdict.kind == "better" and not claim.method.startswith("DAIR") for _, claim, verdict in rows)
-    undefined = f"; {counts['undefined']} have no defined value" if counts["undefined"] else ""
-    failed = sum(counts[kind] for kind in FAILED)
-    lines = [
-        "## What does not hold here, and why",
-        "",
-        f"{failed} of {len(rows)} claims fail here, and {counts['better']} lie outside on the better side, {baselines} "
-        "of them for methods other than DAIR, which weakens the paper's comparison. "
-        f"{counts['undecided']} are undecided, for want of seeds or because the paper prints no deviation; "
-        f"{counts['not run']} were not run{undefined}. Our runs do not contradict {counts['inside']} printed values, "
-        f"{wide} of them with a bound wider than a tenth of the value, and {counts['holds']} relations hold. If "
-        "printed values were reproduced exactly, up to one in twenty would still lie outside by chance.",
-        "",
-        _provenance(records),
-    ]
-
-    def table(selected: Sequence[tuple[str, Claim, Verdict]]) -> list[str]:
-        return _table(
-            ["Claim", "Paper", "Ours", "Verdict"],
-            [
-                [
-                    f"{title}, {claim.setup}: {claim.method}, {claim.quantity}",
-                    claim.paper.replace("+-", "±"),
-                    verdict.ours,
-                    verdict.holds,
-                ]
-                for title, claim, verdict in selected
-            ],
-        )
-
-    reasons: dict[str, list[tuple[str, Claim, Verdict]]] = {}
-    for row in rows:
-        if row[2].kind in FAILED:
-            reasons.setdefault(row[1].why.strip(), []).append(row)
-    # Claims without a known reason come last.
-    for why in sorted(reasons, key=lambda why: not why):
-        lines += ["", why or "No reason is known for these:", "", *table(reasons[why])]
-    for heading, of_heading in (
-        ("Outside on the better side, so not reproduced either:", [row for row in rows if row[2].kind == "better"]),
-        (
-            "Undecided, and our means do not have the claimed relation:",
-            [row for row in rows if row[2].kind == "undecided" and row[2].is_opposed],
-        ),
-    ):
-        if of_heading:
-            lines += ["", heading, "", *table(of_heading)]
-    not_run = Counter(
-        (title, claim.not_run or verdict.holds) for title, claim, verdict in rows if verdict.kind == "not run"
-    )
-    if not_run:
-        lines += ["", "Not run:", ""]
-        for (title, reason), count in not_run.items():
-            lines.append(f"- {title}, {count} {'claim' if count == 1 else 'claims'}: {reason}")
-    return lines
+def _page(section: Section, judged: Judged, results: Path, read: Callable[[Path], list[Record]]) -> list[str]:
+    """Return the page of a section: what it says, its tables, the claims, plots, and the runs behind them."""
+    lines = [f"# {section.title}", ""]
+    for note in section.notes:
+        lines += [note.strip(), ""]
+    for folder in section.tables:
+        lines += [f"Runs in [{folder}](../{folder}):", "", _folder_table(folder, results), ""]
+    if judged:
+        counts = ", ".join(f"{count} {column}" for column, count in _counts(judged).items() if count)
+        lines += ["## Claims", "", f"{len(judged)} claims: {counts} ([rules](../RESULTS.md)).", ""]
+        reasons = dict.fromkeys(reason for pair in judged if (reason := _reason(*pair)))
+        numbers = {reason: f" ({number})" for number, reason in enumerate(reasons, start=1)}
+        lines += [f"{number}. {reason}" for number, reason in enumerate(reasons, start=1)] + [""] * bool(reasons)
+        rows = []
+        for claim, verdict in judged:
+            name, paper = f"{claim.setup}: {claim.method}, {claim.quantity}", claim.paper.replace("+-", "±")
+            words = _words(claim, verdict) + numbers.get(_reason(claim, verdict), "")
+            rows.append([name, paper, verdict.ours, words, claim.deviations])
+        lines += [*_table(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"], rows), ""]
+    for plot in section.plots:
+        if (results / plot.file).exists():
+            lines += [f"![{plot.caption}](../{plot.file})", ""]
+    return [*lines, *_runs_table(section, results, read), NOTICE]
 
 
-def _runs_table(sections: Sequence[Section], results: Path, read: Callable[[Path], list[Record]]) -> list[str]:
+def _reason(claim: Claim, verdict: Verdict) -> str:
+    """Return why a claim fails or was not run, as far as known."""
+    reason = claim.why if verdict.kind in FAILED else claim.not_run
+    return " ".join(reason.split())
+
+
+def _words(claim: Claim, verdict: Verdict) -> str:
+    if verdict.kind in FAILED:
+        return f"**{verdict.holds}**"
+    if verdict.kind == "undecided" and verdict.is_opposed:
+        return f"{verdict.holds}; our means contradict the claim"
+    return "not run" if claim.not_run else verdict.holds
+
+
+def _folder_table(folder: str, results: Path) -> str:
+    """Return the table of the runs in a folder; without one, the reason."""
+    try:
+        if folder in TABLES:
+            return TABLES[folder](results)
+        return (results / folder / "comparison.md").read_text(encoding="utf-8").partition("\n\n")[2].strip()
+    except (DataError, OSError) as error:
+        return f"No table: {error}"
+
+
+def _runs_table(section: Section, results: Path, read: Callable[[Path], list[Record]]) -> list[str]:
     rows = []
-    for experiment in _experiments(sections):
+    for experiment in _experiments([section]):
         records = read(results / experiment)
         contents = [record.content for record in records]
         if contents:
@@ -166,13 +161,15 @@ def _runs_table(sections: Sequence[Section], results: Path, read: Callable[[Path
             commits = ", ".join([*clean, *([f"{unclean} runs not clean"] if unclean else [])])
             names = ", ".join(methods), ", ".join(map(str, seeds))
             rows.append([experiment, len(contents), *names, commits, "; ".join(hardware)])
-    return _table(["Folder", "runs", "methods", "seeds", "commits", "hardware"], rows)
+    header = ["Folder", "runs", "methods", "seeds", "commits", "hardware"]
+    return ["## Runs", "", *_table(header, rows), ""] if rows else []
 
 
 def _experiments(sections: Sequence[Section]) -> list[str]:
-    """Return the folders that claims and plots read, each once, without those inside another one."""
+    """Return the folders that claims, plots and tables read, each once, without those inside another one."""
     folders: dict[str, None] = {}
     for section in sections:
+        folders.update(dict.fromkeys(section.tables))
         for claim in section.claims:
             for source in (claim.source, claim.other):
                 while source is not None:
@@ -201,24 +198,25 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]
     return [line(header), "|" + "---|" * len(header), *map(line, rows)]
 
 
-def write_ledger(results: Path) -> str:
-    """Draw the plots of the ledger, and write and return `RESULTS.md`, from `claims.yaml` and the records in `results`.
+def write_ledger(results: Path) -> dict[str, str]:
+    """Draw the plots, and write and return `RESULTS.md` and `pages/`, from `claims.yaml` and the records in `results`.
 
     Raises:
         DataError: The claims are invalid, or a record lacks a value that one of them names.
     """
     sections = read_claims(results / "claims.yaml")
     draw_plots(sections, results)
-    text = ledger(sections, results)
-    page, mark = results / "RESULTS.md", NOTICE.partition("`")[0].encode()
-    require_output_file(page, overwrite=True, is_own=lambda path: mark in path.read_bytes())
-    write_text(page, text)
-    return text
+    pages, mark = ledger(sections, results), NOTICE.partition("`")[0].encode()
+    for path in pages:
+        require_output_file(results / path, overwrite=True, is_own=lambda file: mark in file.read_bytes())
+    for path, text in pages.items():
+        write_text(results / path, text)
+    return pages
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write RESULTS.md: `python -m reproduction.ledger --results results`."""
-    parser = argparse.ArgumentParser(description="Write RESULTS.md from claims.yaml and the records of the runs.")
+    """Write RESULTS.md and pages/: `python -m reproduction.ledger --results results`."""
+    parser = argparse.ArgumentParser(description="Write RESULTS.md and pages/ from claims.yaml and the records.")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of claims.yaml and the records")
     options = parser.parse_args(argv)
     write_ledger(options.results)

@@ -1,4 +1,4 @@
-"""Run every experiment that is not done yet, and regenerate results/RESULTS.md.
+"""Run every experiment that is not done yet, and regenerate results/RESULTS.md and results/pages/.
 
 Run (as `make results` does; about 35 hours on two cores from scratch, seconds if everything is done):
 

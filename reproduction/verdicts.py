@@ -16,30 +16,38 @@ from reproduction.records import Record, metric_of, read_records, select
 
 # Printed in the ledger.
 RULES = """\
-**Printed values.** Let d = ours - paper, let s and n be our standard deviation and number of seeds, and s' and n'
-the paper's. Printed numbers are known to half a unit of their last digit, h. A row is *inside the interval* if
-|d| <= h + t sqrt(s^2 / n + (s' + h)^2 / n'), the 95 % interval of Welch's t-test; without s', our mean's interval.
-With one seed, s' + h is used for s: |d| <= h + t (s' + h) sqrt(1 + 1 / n'), the 95 % interval of one more run of the
-paper. With one seed and no s' the row is *undecided* unless our value has the printed digits. A row may have a
-tolerance of its own: it is *inside the tolerance* if the whole interval of d is, outside if no part of it is, and else
-*undecided*; without an interval it is not used. Outside, a row is *better* or *worse*, or *differs* if neither side is
-better. Brackets show d and its bound. *Inside* means that our runs do not contradict the printed value, not that both
-are equal.
+**Printed values.** Let d be our mean minus the printed value, and h half a unit of its last digit. A bound on |d| comes
+from a 95 % t interval, with our standard deviation s over n seeds, and the paper's s' over n' runs:
 
-**Relations.** A sentence in place of a value is a relation between two of our own values. Where both have at least
-two seeds in common, d is their mean difference over these seeds, whose runs start from the same weights and see the
-same batches, with the 95 % t interval of paired values: from d - b to d + b, b = t s / sqrt(n). Else b = t sqrt(s^2 /
-n + s'^2 / n') of the two means (Welch). "above" means d > 0, "below" d < 0, "about" |d| up to the row's tolerance,
-and "not above" d up to it. The relation *holds* if it does on the whole interval, *does not hold* if it does nowhere
-on it, and is *undecided* otherwise. With one seed on either side there is no interval, and it is *undecided*.
+- several seeds: h + t sqrt(s^2 / n + (s' + h)^2 / n'), Welch's interval; without s' our mean's interval
+- one seed: h + t (s' + h) sqrt(1 + 1 / n'), the interval of one more run of the paper
+- one seed, and no s': *undecided*, unless our value has the printed digits
+
+Up to the bound a value is *inside the interval*. Then our runs do not contradict it, which does not mean that both are
+equal. Beyond it the value is *better* or *worse*, or *differs* if neither side is better. Some rows have a tolerance:
+they are *inside the tolerance* if the whole interval of d is, outside if no part of it is, and otherwise *undecided*.
+Without an interval the tolerance is not used. Brackets show d and its bound.
+
+**Relations.** A sentence in the column "Paper" is a relation between two of our own values. If they have at least two
+seeds in common, d is their mean difference over these seeds, with the paired 95 % t interval: runs of one seed start
+from the same weights and see the same batches. Otherwise d is the difference of both means, with Welch's interval.
+"Above" means d > 0, "below" d < 0, "about" |d| up to the tolerance, and "not above" d up to it. The relation *holds* if
+it does on the whole interval, *does not hold* if it does nowhere on it, and is *undecided* otherwise. With one seed on
+either side there is no interval, and it is *undecided*.
 
 Standard deviations are over seeds, with n - 1."""
 
-# Kinds of verdicts, in the order of the summary.
-KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not hold", "undefined", "not run")
-
-# Kinds listed at the top, under "What does not hold here, and why".
+# Kinds of verdicts on claims that do not hold here.
 FAILED = ("worse", "differs", "does not hold")
+
+# Column of the summary -> kinds of verdicts that it counts.
+COLUMNS = {
+    "hold": ("inside", "holds"),
+    "do not hold": FAILED,
+    "better": ("better",),
+    "undecided": ("undecided", "undefined"),
+    "not run": ("not run",),
+}
 
 # Tolerance for float64 rounding: 33.2 - 32.7 is more than 0.5.
 SLACK = 1e-9
@@ -49,7 +57,7 @@ class Verdict(NamedTuple):
     """Verdict on a claim.
 
     Attributes:
-        kind: One of `KINDS`.
+        kind: One of the kinds in `COLUMNS`.
         ours: Our value, as shown in the ledger.
         holds: Whether the claim holds, in words.
         is_wide: Whether the interval of a printed value is wider than a tenth of it on each side.

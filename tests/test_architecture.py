@@ -27,7 +27,7 @@ FLOORS = (
 )
 NEW_ROOM = (
     "the room {room!r} has no floor: add it to FLOORS in tests/test_architecture.py, above all that it imports, and to "
-    "the table and the file tree of docs/architecture.md; then run python docs/draw_architecture.py"
+    "the table of docs/architecture.md; then run python docs/draw_architecture.py"
 )
 TOPS = ("reproduction", "recipes", "data_scripts", "benchmarks", "tests")
 
@@ -127,16 +127,14 @@ def test_graph_of_a_small_package(tmp_path: Path) -> None:
     }
     rooms = architecture.room_graph(graph)
     assert rooms == {"low": set(), "top": {"low"}}
-    picture = architecture.svg(rooms, {"low": 1, "top": 5})
+    picture = architecture.svg(rooms)
     assert re.findall(r">(\w+)</text>", picture) == ["low", "top"]
     assert picture.count("<path") == 1
 
 
 def test_picture_is_the_one_of_today() -> None:
-    """The shown numbers of lines may be old; rooms, floors and arrows may not."""
-    lines = dict.fromkeys(ROOMS, 1)
-    drawn, shown = architecture.svg(ROOMS, lines), architecture.PICTURE.read_text(encoding="utf-8")
-    assert re.sub(r">[\d,]+ lines<", ">1 lines<", shown) == drawn, "run python docs/draw_architecture.py"
+    shown = architecture.PICTURE.read_text(encoding="utf-8")
+    assert shown == architecture.svg(ROOMS), "run python docs/draw_architecture.py"
 
 
 def is_defined(name: str) -> bool:
@@ -161,7 +159,7 @@ def test_page_names_what_exists() -> None:
     ]
     text = page.partition("## From raw data")[2]
     names = [name for name in re.findall(r"`([\w.]+)`", text) if name.partition(".")[0] in ROOMS]
-    assert len(cells) > 15 and len(names) > 30
+    assert len(cells) > 15 and len(names) > 10
     assert [name for name in (*cells, *names) if not is_defined(name)] == []
     assert not is_defined("training.loading.length_sampler") and not is_defined("nowhere.at_all")
 

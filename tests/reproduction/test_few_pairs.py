@@ -1,4 +1,4 @@
-"""The tables of few pairs are those of the stored runs."""
+"""Tables of few pairs; tests/reproduction/test_results.py compares the page with the stored runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,6 @@ from reproduction.few_pairs import DIALOGS, INFERENCE, REVIEWS, dialog_table, te
 from tests.fixtures.paths import ROOT
 
 RESULTS = ROOT / "results"
-
-
-def test_the_page_shows_the_tables_of_the_stored_runs() -> None:
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    for table in (text_table(RESULTS, REVIEWS), text_table(RESULTS, INFERENCE), dialog_table(RESULTS)):
-        assert len(table.splitlines()) > 4
-        assert table in page
 
 
 @pytest.mark.parametrize("task", [REVIEWS, INFERENCE])

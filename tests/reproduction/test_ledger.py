@@ -1,4 +1,4 @@
-"""The ledger: every kind of row, what fails at the top, and reproducible output."""
+"""Pages of results: every kind of row, the index, tables of experiments, and reproducible output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dair_hf.errors import DataError
-from reproduction.ledger import write_ledger
+from reproduction.ledger import NOTICE, write_ledger
 
 CLAIMS: dict[str, Any] = {
     "sections": [
@@ -48,6 +48,7 @@ CLAIMS: dict[str, Any] = {
     ],
 }  # fmt: skip
 
+PAGE = "pages/4_colored_mnist.md"
 HARDWARE = {"cpu": "x86_64", "cores": 2, "torch_threads": 1, "gpus": []}
 RUNS = [
     ("erm", 0, {"accuracy": 0.32, "cm": 0.5, "theta": 0.5}),
@@ -67,8 +68,9 @@ def change(path: Path, **fields: Any) -> None:
 
 
 def ledger_of(results: Path, claims: Any) -> str:
+    """Return the first page."""
     (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
-    return write_ledger(results)
+    return write_ledger(results)[PAGE]
 
 
 def row_of(results: Path, claims: Any, paper: str) -> str:
@@ -87,17 +89,21 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
-def test_ledger_line_by_line(results: Path) -> None:
-    text = write_ledger(results)
-    assert (results / "RESULTS.md").read_text() == text
-    lines = text.split("## The runs behind it")[0].splitlines()
+def test_pages_line_by_line(results: Path) -> None:
+    pages = write_ledger(results)
+    assert {path: (results / path).read_text() for path in pages} == pages
+    lines = pages[PAGE].split("## Runs")[0].splitlines()
     # ERM: 33 with std sqrt(2) over 2 seeds, standard error 1; the paper's 0.405 / sqrt(4) = 0.2025; together
     # sqrt(1.041), with 1.041^2 / (1 + 0.041^2 / 3) = 1.083 degrees of freedom, where t is 10.62; and 0.005.
-    assert lines[lines.index("## 4. Colored MNIST") :] == [
-        "## 4. Colored MNIST",
+    assert lines == [
+        "# 4. Colored MNIST",
         "",
-        "A note\nin two lines.".split("\n")[0],
+        "A note",
         "in two lines.",
+        "",
+        "## Claims",
+        "",
+        "5 claims: 1 hold, 3 undecided, 1 not run ([rules](../RESULTS.md)).",
         "",
         "| Claim | Paper | Ours (mean ± std, n seeds) | Holds | Deviations |",
         "|---|---|---|---|---|",
@@ -107,50 +113,65 @@ def test_ledger_line_by_line(results: Path) -> None:
         "| Adv.: ERM, CM | 77 | - | cm is undefined in erm_seed1 |  |",
         # Better by 39 in accuracy and equal in theta: the row shows the metric with less support.
         "| Adv.: DAIR, accuracy | DAIR above ERM | theta: 50.0, n = 1 against 50.0 ± 0.0, n = 2 "
-        "| one seed: undecided (+0.0) |  |",
+        "| one seed: undecided (+0.0); our means contradict the claim |  |",
         "",
-        "![Sweep](adv/sweep.png)",
+        "![Sweep](../adv/sweep.png)",
         "",
-        "## 7. CIFAR-10",
+    ]
+    assert pages["pages/7_cifar_10.md"].splitlines()[2:10] == [
+        "## Claims",
+        "",
+        "1 claims: 1 not run ([rules](../RESULTS.md)).",
+        "",
+        "1. needs a GPU.",
         "",
         "| Claim | Paper | Ours (mean ± std, n seeds) | Holds | Deviations |",
         "|---|---|---|---|---|",
-        "| PGD: PGD, clean | 82.89 | - | not run: needs a GPU. |  |",
-        "",
     ]
+    assert "\n| PGD: PGD, clean | 82.89 | - | not run (1) |  |\n" in pages["pages/7_cifar_10.md"]
 
 
-def test_what_fails_stands_first_with_its_reason(results: Path) -> None:
+def test_failed_claims_are_bold_and_numbered_by_reason(results: Path) -> None:
     claims = copy.deepcopy(CLAIMS)
     of_adv = claims["sections"][0]["groups"][0]["claims"]
-    for number, reason in enumerate(("Colours differ.", "Colours differ.", None)):
+    for number, reason in enumerate(("Colours differ.", "Colours differ.", None, "Few rows.")):
         claim = {"id": f"bad{number}", "method": "ERM", "paper": "90.00 +- 0.01", "where": {"method": "erm"}}
         of_adv.append({**claim, "metric": "theta", **({} if reason is None else {"why": reason})})
-    first = ledger_of(results, claims).split("\n## ")[1]
-    assert first.startswith(
-        "What does not hold here, and why\n\n3 of 9 claims fail here, and 0 lie outside on the better"
-    )
-    # Nor does a claim hold that was not run, or whose value is undefined.
-    assert "2 are undecided, for want of seeds" in first and "2 were not run; 1 have no defined value." in first
-    # The bound of ERM is 10.8, and 32.7 is printed.
-    assert "do not contradict 1 printed values, 1 of them with a bound wider than a tenth" in first
-    assert "and 0 relations hold" in first
-    assert "3 of the 3 runs behind these figures were made from a tree with changes" in first
+    text = ledger_of(results, claims)
+    assert "\n9 claims: 1 hold, 4 do not hold, 3 undecided, 1 not run ([rules](../RESULTS.md)).\n" in text
+    assert "\n\n1. Colours differ.\n2. Few rows.\n\n| Claim |" in text
     # 4 runs of the paper: 0.005 + 3.182 * 0.015 / sqrt(4) = 0.029.
-    row = "| Colored MNIST, Adv.: ERM, accuracy | 90.00 ± 0.01 | 50.00 ± 0.00, n = 2 | worse (-40.000, bound 0.029) |"
-    assert first.count(row) == 3 and first.count("Colours differ.") == 1
-    unknown = first.index("No reason is known for these:")
-    assert first.index("Colours differ.") < first.index(row) < unknown < first.rindex(row)
-    of_adv.insert(0, of_adv.pop())  # without a reason, before those that have one
-    assert ledger_of(results, claims).split("\n## ")[1] == first
-    # DAIR and ERM have the same mean of theta, with one seed of DAIR.
-    opposed = first.split("Undecided, and our means do not have the claimed relation:")[1].split("Not run:")[0]
-    assert opposed.count("\n| Colored MNIST, Adv.: DAIR, accuracy | DAIR above ERM |") == 1 and "SQ" not in opposed
-    not_run = "- Colored MNIST, 1 claim: not run yet: adv (method = irm)\n- CIFAR-10, 1 claim: needs a GPU."
-    assert first.rstrip().endswith(f"Not run:\n\n{not_run}")
+    row = "| Adv.: ERM, accuracy | 90.00 ± 0.01 | 50.00 ± 0.00, n = 2 | **worse (-40.000, bound 0.029)**"
+    ends = [line.removeprefix(row) for line in text.splitlines() if line.startswith(row)]
+    assert ends == [" (1) |  |", " (1) |  |", " |  |", " (2) |  |"]
 
 
-def test_relation_that_does_not_hold_is_among_what_fails(results: Path) -> None:
+def test_index_counts_verdicts(results: Path) -> None:
+    index = write_ledger(results)["RESULTS.md"]
+    assert index.splitlines()[:7] == [
+        "# The paper's claims and our runs",
+        "",
+        "| Experiment | claims | hold | do not hold | better | undecided | not run |",
+        "|---|---|---|---|---|---|---|",
+        "| [4. Colored MNIST](pages/4_colored_mnist.md) | 5 | 1 | - | - | 3 | 1 |",
+        "| [7. CIFAR-10](pages/7_cifar_10.md) | 1 | - | - | - | - | 1 |",
+        "| All | 6 | 1 | 0 | 0 | 3 | 2 |",
+    ]
+    # The bound of ERM is 10.8, and 32.7 is printed. DAIR and ERM have the same mean of theta.
+    assert "counts 1 printed values that our runs do not contradict, 1 of them with a bound wider than a tenth" in index
+    assert "and 0 relations. 0 values are outside on the better side." in index
+    assert "For 1 of the undecided claims, our means contradict the claim." in index
+
+
+def test_page_of_others_is_kept(results: Path) -> None:
+    write_ledger(results)
+    (results / PAGE).write_text("mine")
+    with pytest.raises(DataError, match="4_colored_mnist"):
+        write_ledger(results)
+    assert (results / PAGE).read_text() == "mine" and NOTICE in (results / "RESULTS.md").read_text()
+
+
+def test_relation_that_does_not_hold_is_bold(results: Path) -> None:
     claims = copy.deepcopy(CLAIMS)
     below = {"id": "below", "method": "DAIR", "paper": "DAIR below ERM", "relation": "below"}
     below |= {"where": {"method": "dair"}, "other": {"where": {"method": "erm"}}}
@@ -158,9 +179,8 @@ def test_relation_that_does_not_hold_is_among_what_fails(results: Path) -> None:
     for method, values in (("erm", (0.1, 0.11)), ("dair", (0.9, 0.91))):
         for seed, accuracy in enumerate(values):
             put(results / "adv", method, seed, {"accuracy": accuracy})
-    assert "does not hold" in row_of(results, claims, "DAIR below ERM")
-    first = write_ledger(results).split("\n## ")[1]
-    assert "1 of 2 claims fail here," in first and "DAIR below ERM" in first
+    assert "| **does not hold (" in row_of(results, claims, "DAIR below ERM")
+    assert "](pages/4_colored_mnist.md) | 1 | - | 1 | - | - | - |" in write_ledger(results)["RESULTS.md"]
 
 
 def test_relation_must_hold_for_each_metric(results: Path) -> None:
@@ -190,56 +210,61 @@ def test_minus_subtracts_the_run_of_the_same_seed(results: Path) -> None:
             put(results / folder, method, seed, {"accuracy": accuracy})
     assert "-15.00 ± 7.07, n = 2 against -5.00, n = 1" in row_of(results, claims, "DA-ERM drops more")
     shutil.rmtree(results / "full")
-    assert "not run yet: adv" in write_ledger(results)
+    assert "not run yet: adv" in write_ledger(results)[PAGE]
 
 
 def test_table_of_runs(results: Path) -> None:
     change(results / "adv" / "dair_seed0.json", hardware={"gpus": ["H100"]}, git_revision="abc1234")
     change(results / "adv" / "erm_seed0.json", git_revision="abc1234-dirty")
-    text = write_ledger(results)
-    assert text.split("## The runs behind it\n\n")[1].splitlines() == [
+    pages = write_ledger(results)
+    assert pages[PAGE].split("## Runs\n\n")[1].splitlines()[:-2] == [
         "| Folder | runs | methods | seeds | commits | hardware |",
         "|---|---|---|---|---|---|",
         # One tree had changes, and one run names no commit.
         "| adv | 3 | dair, erm | 0, 1 | abc1234, 2 runs not clean | H100; x86_64, 2 cores, 1 threads |",
     ]
-    assert "2 of the 3 runs behind these figures" in text
+    assert "2 of the 3 runs behind these pages" in pages["RESULTS.md"]
     for path in (results / "adv").glob("*_seed*.json"):
         change(path, git_revision="abc1234")
-    assert "All 3 runs behind these figures were made from commits" in write_ledger(results)
+    assert "All 3 runs behind these pages were made from commits" in write_ledger(results)["RESULTS.md"]
 
 
-def test_runs_of_plots_and_of_compared_values_are_counted_once(results: Path) -> None:
+def test_runs_of_plots_tables_and_compared_values_are_counted_once(results: Path) -> None:
     claims = copy.deepcopy(CLAIMS)
     section = claims["sections"][0]
     draw = {"x": "config.x", "xlabel": "x", "ylabel": "y", "metric": "accuracy"}
     draw["series"] = [{"label": "curve", "sources": [{"experiment": "curve", "where": {}}]}]
+    section["tables"] = ["compared"]
     section["plots"] = [
         {"file": "adv/sweep.png", "caption": "Sweep"},
         {"file": "shown/comparison.png", "caption": "Shown"},
         {"file": "plots/curve.png", "caption": "Curve", "draw": draw},
     ]
     section["groups"][0]["claims"][-1]["other"]["experiment"] = "other/part"
-    for folder in ("shown", "curve", "other/part", "adv/part", "unused"):
+    for folder in ("shown", "curve", "other/part", "adv/part", "compared", "unused"):
         put(results / folder, "erm", 7, {"accuracy": 0.5, "theta": 0.5, "cm": 1.0}, config={"x": 1})
+    (results / "compared" / "comparison.md").write_text("# Title\n\n| method |\n|---|\n\nMean.\n")
     text = ledger_of(results, claims)
-    assert "7 of the 7 runs behind these figures" in text
-    folders = [line.split(" | ")[0] for line in text.split("## The runs behind it\n\n")[1].splitlines()[2:]]
-    assert folders == ["| adv", "| other/part", "| shown", "| curve"]
+    assert "8 of the 8 runs behind these pages" in (results / "RESULTS.md").read_text()
+    folders = [line.split(" | ")[0] for line in text.split("## Runs\n\n")[1].splitlines()[2:-2]]
+    assert folders == ["| compared", "| adv", "| other/part", "| shown", "| curve"]
+    assert "Runs in [compared](../compared):\n\n| method |\n|---|\n\nMean.\n\n## Claims" in text
+    (results / "compared" / "comparison.md").unlink()
+    assert "Runs in [compared](../compared):\n\nNo table: " in ledger_of(results, claims)
 
 
 def test_output_depends_on_the_records_only(results: Path, tmp_path: Path) -> None:
     """In another folder, written in another order, and finished at another time."""
-    text = write_ledger(results)
+    pages = write_ledger(results)
     other = tmp_path / "elsewhere"
     for method, seed, metrics in reversed(RUNS):
         put(other / "adv", method, seed, metrics, hardware=HARDWARE, finished="now", seconds={"a": 1})
     shutil.copy(results / "adv" / "sweep.png", other / "adv")
     shutil.copy(results / "claims.yaml", other)
-    assert write_ledger(other) == text
+    assert write_ledger(other) == pages
 
 
-def test_missing_metric_is_named_and_the_old_ledger_kept(results: Path) -> None:
+def test_missing_metric_is_named_and_the_old_pages_kept(results: Path) -> None:
     (results / "RESULTS.md").write_text("old")
     change(results / "adv" / "erm_seed1.json", metrics={"cm": None, "theta": 0.5})
     with pytest.raises(DataError, match=r"claim adv\.erm: .*erm_seed1\.json .*'accuracy'"):

@@ -136,7 +136,7 @@ def test_uninterrupted_command(uninterrupted: Path) -> None:
     names = {"dair_seed0.json", "dair_seed1.json", "erm_seed0.json", "erm_seed1.json", "experiment.json"}
     for name in ("first", "nested/second"):
         assert {path.name for path in (uninterrupted / "results" / name).glob("*.json")} == names
-    text = (uninterrupted / "results" / "RESULTS.md").read_text()
+    text = (uninterrupted / "results" / "pages" / "a_section.md").read_text()
     # (1/7 + 2/7) / 2 = 21.43 %, deviation 1/7 / sqrt(2) = 10.10 %; (1/3 + 2/3) / 2 = 50 %, 1/3 / sqrt(2) = 23.57 %.
     assert "| first: erm, accuracy | 33.33 | 21.43 ± 10.10, n = 2 |" in text
     assert "| nested: dair, accuracy | 33.33 | 50.00 ± 23.57, n = 2 |" in text
@@ -212,8 +212,8 @@ def test_failing_experiment_does_not_stop_the_others(tmp_path: Path) -> None:
     status, printed = run(folder, data="")
     assert status == 2 and "2 of 3 experiments" in printed
     assert "broken/output.log:\nerror: no data" in printed and "first: " in printed and "DAIR_DATA" in printed
-    assert {path.name for path in (folder / "results").iterdir() if path.is_dir()} == {"nested"}
-    text = (folder / "results" / "RESULTS.md").read_text()
+    assert {path.name for path in (folder / "results").iterdir() if path.is_dir()} == {"nested", "pages"}
+    text = (folder / "results" / "pages" / "a_section.md").read_text()
     assert "| first: erm, accuracy | 33.33 | - | not run yet: first (method = erm) |" in text
     assert "| nested: erm, accuracy | 33.33 | 14.29, n = 1 | one seed: undecided" in text
 
