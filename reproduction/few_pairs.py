@@ -1,9 +1,9 @@
 """Tables of counterfactual texts and WOZ 2.0, by the share of originals that have partners (`reproduction.ledger`).
 
 `results/counterfactual_sentiment/MODEL_SHARE/` (reviews) and `results/counterfactual_nli/MODEL_SHARE/` (inference)
-hold the search for lambda on the dev split and, in `final/`, the runs on the test split; `MODEL_SHARE_auto/` holds
-runs with `dair_lambda: auto`. The `outcomes` of the records give the differences to DA-ERM, paired over test rows and
-seeds.
+hold the search for lambda on the dev split and, in `final/`, the runs on the test split; `MODEL_SHARE_weight/` the same
+for the weight of DA-ERM's partners; `MODEL_SHARE_auto/` holds runs with `dair_lambda: auto`. The `outcomes` of the
+records give differences that are paired over test rows and seeds.
 
 `results/woz2/share_SHARE/` holds the runs of WOZ 2.0, all with one lambda (`DIALOG_RUNS`). Some of their records have
 no outcomes: the differences to DA-ERM are paired over seeds alone.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dair_hf.config import AUTO
 from dair_hf.errors import DataError
@@ -26,13 +27,11 @@ from reproduction.verdicts import welch_half_width
 REVIEWS, INFERENCE = "counterfactual_sentiment", "counterfactual_nli"
 MODELS = {"bag_of_words": "bag of words", "embeddings": "embeddings", "bilstm": "BiLSTM"}
 SHARES = (10, 30, 100)
-# Metric of `paired_differences` -> heading.
-DIFFERENCES = {
-    "original_accuracy": "originals",
-    "augmented_accuracy_pairs": "revisions",
-    "cm": "CM",
-    "both_correct": "both_correct",
-}
+OWN = "DA, own weight"  # DA-ERM whose partners have the weight that is best on the dev split
+HEADER = [
+    "model, share of pairs", "seeds", "ERM", "DA-ERM", OWN, "KL", "DAIR", "auto",
+    "DAIR - DA", f"DAIR - {OWN}", f"auto - {OWN}", f"DAIR - {OWN}: originals",
+]  # fmt: skip
 DIALOGS = "woz2"
 # Share of pairs -> folder of its runs. The last has the same seeds on another processor, which rounds differently.
 DIALOG_RUNS = {
@@ -61,12 +60,7 @@ def text_table(results: Path, task: str) -> str:
     Raises:
         DataError: No experiment was run, or one lacks DA-ERM, DAIR or their paired differences.
     """
-    lines = [
-        "| model, share of pairs | seeds | ERM | DA-ERM | KL | DAIR | auto | "
-        + " | ".join(f"DAIR - DA: {name}" for name in DIFFERENCES.values())
-        + " |",
-        "|---|---|---|---|---|---|---|" + "---|" * len(DIFFERENCES),
-    ]
+    lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
     for model, title in MODELS.items():
         for share in SHARES:
             folder = results / task / f"{model}_{share}"
@@ -152,22 +146,34 @@ def _difference_over_seeds(first: Mapping[int, float], second: Mapping[int, floa
 def _cells(folder: Path) -> list[str]:
     runs = _by_method(folder / "final")
     _require_both(runs, folder)
-    paired = paired_differences([record.content for records in runs.values() for record in records])
-    differences = paired["differences"].get("dair") if paired else None
-    if differences is None:
+    own = read_records(folder.with_name(f"{folder.name}_weight") / "final")
+    auto = read_records(folder.with_name(f"{folder.name}_auto"))
+    shown = [runs.get("erm", []), runs["da"], own, runs.get("kl", []), runs["dair"], auto]
+    over_da = _differences({"da": runs["da"], "dair": runs["dair"]})
+    over_own = _differences({"da": own, "dair": runs["dair"], "auto": auto})
+    if "dair" not in over_da:
         raise DataError(f"{folder}: DAIR cannot be paired with DA-ERM; run it again")
+    of_dair, of_auto = over_own.get("dair", {}), over_own.get("auto", {})
+    differences = [found.get("both_correct") for found in (over_da["dair"], of_dair, of_auto)]
     return [
-        str(len(differences["seeds"])),
-        *(_both_correct(runs.get(method, []), folder) for method in ("erm", "da", "kl", "dair")),
-        _both_correct(read_records(folder.with_name(f"{folder.name}_auto")), folder),
-        *(difference_text(differences.get(key)).replace("0.", ".") for key in DIFFERENCES),
+        str(len(over_da["dair"]["seeds"])),
+        *(_both_correct(records, folder) for records in shown),
+        *(difference_text(found).replace("0.", ".") for found in (*differences, of_dair.get("original_accuracy"))),
     ]
 
 
+def _differences(runs: Mapping[str, Sequence[Record]]) -> Mapping[str, Any]:
+    """Return method -> its differences to "da", paired over test rows and seeds; {} if they cannot be paired."""
+    records = [{**record.content, "method": method} for method, found in runs.items() for record in found]
+    paired = paired_differences(records) if runs["da"] else None
+    return paired["differences"] if paired else {}
+
+
 def _both_correct(runs: list[Record], folder: Path) -> str:
-    """Return the mean share of pairs with both views correct, and lambda if the method has one; "-" without runs."""
+    """Return the mean share of pairs with both views correct, with lambda or weight if it was set; "-" without runs."""
     if not runs:
         return "-"
     value = statistics.mean(_values(runs, "both_correct", folder).values())
-    used = lambda_of(runs[0].content)
-    return f"{value:.3f}" + ("" if used in (None, AUTO) else f" ({lambda_text(used)})")
+    used, weights = lambda_of(runs[0].content), runs[0].content["config"]["training"].get("view_weights")
+    setting = f" ({weights[1]:g})" if weights else "" if used in (None, AUTO) else f" ({lambda_text(used)})"
+    return f"{value:.3f}{setting}"
