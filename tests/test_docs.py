@@ -111,7 +111,7 @@ def test_the_first_run_in_python_ends_in_success(tmp_path: Path) -> None:
 
 
 def test_programs_for_answers_made_elsewhere_ask_the_whole_line(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "answers_made_elsewhere.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
     by_vllm, by_api = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     libraries = {"vllm": mock.MagicMock(), "openai": mock.MagicMock()}
     generate = libraries["vllm"].LLM.return_value.generate
