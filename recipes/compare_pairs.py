@@ -41,6 +41,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, PrinterCallback, s
 from dair_hf import DAIRConfig, DAIRTrainer, PairEvaluator
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import same_classes, same_texts
+from dair_hf.evaluation.views import views_of
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
@@ -51,7 +52,7 @@ from dair_hf.experiments.comparison import (
     with_settings,
 )
 from dair_hf.experiments.run_records import SETTINGS_NOTE, fingerprint
-from dair_hf.experiments.trials import DEV_METRIC, report_trials, run_trials, trial_runs
+from dair_hf.experiments.trials import DEV_METRIC, partner_weights, report_trials, run_trials, trial_runs
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import LOCK, atomic_folder, atomic_path, read_json, require_output_folder
 from dair_hf.io.processes import on_first_rank
@@ -180,13 +181,15 @@ def main() -> None:
     if is_main:
         print("\n".join(notes), flush=True)
     names = itertools.product(comparison.methods, comparison.seeds)
-    current = {run.name for method, seed in names for run in trial_runs(comparison, method, args, seed)}
+    weights = partner_weights(views_of(parts["train"]).has_partner.mean())
+    current = {run.name for method, seed in names for run in trial_runs(comparison, method, args, seed, weights)}
     records, labels = run_trials(
         comparison,
         args,
         partial(train_and_evaluate, current=current, model=model, tokenizer=tokenizer, parts=parts, classes=classes),
         {"data": data, "model": model},
         {part: fingerprint(rows.to_dict()) for part, rows in parts.items()},
+        weights,
     )
     if is_main:
         with atomic_path(folder / "test.jsonl") as scratch:

@@ -20,7 +20,6 @@ from dair_hf.experiments.run_records import Result, Run
 from dair_hf.io.commands import align
 
 DEV_METRIC = "dev_both_correct"
-PARTNER_WEIGHTS = (0.5, 1.0)  # of DA, while the original has 0.5; of equally good ones the first is chosen
 NARROW = 0.05  # methods do not differ if the whole interval is within this of 0
 COLUMNS = [
     Column("original_accuracy", "originals"),
@@ -46,16 +45,17 @@ def run_trials(
     execute: Callable[[Run, int], Result],
     config: Mapping[str, Any],
     data: Mapping[str, str],
+    weights: Sequence[float],
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Run every setting with the first seed, and the setting of each method that is best on dev with the other seeds.
 
-    DA has two partner weights, other methods have one setting. The best trial is the run of its method with the first
-    seed, so that choosing costs the other trials only.
+    DA has one setting for each of `weights`, other methods one. Of equally good ones the first is chosen. The best
+    trial is the run of its method with the first seed, so that choosing costs the other trials only.
 
     Return the records of the chosen runs, under the names of the methods, and method -> name of its setting.
     """
     first, *others = comparison.seeds
-    trials = {method: trial_runs(comparison, method, args, first) for method in comparison.methods}
+    trials = {method: trial_runs(comparison, method, args, first, weights) for method in comparison.methods}
     total = sum(map(len, trials.values())) + len(others) * len(trials)
 
     def run_all(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -68,19 +68,37 @@ def run_trials(
         for method, runs in trials.items()
     }
     found |= run_all(
-        [trial_runs(comparison, method, args, seed)[index] for seed in others for method, index in chosen.items()]
+        [
+            trial_runs(comparison, method, args, seed, weights)[index]
+            for seed in others
+            for method, index in chosen.items()
+        ]
     )
     labels = {method: trials[method][index].method for method, index in chosen.items()}
     wanted = [(method, f"{label}_seed{seed}") for seed in comparison.seeds for method, label in labels.items()]
     return [{**found[name], "method": method} for method, name in wanted], labels
 
 
-def trial_runs(comparison: ComparisonConfig, method: str, args: DAIRConfig, seed: int) -> list[Run]:
+def partner_weights(partner_share: float) -> tuple[float, float]:
+    """Return the weights of partners to try: 0.5 as the original's, and one with which they count as much as originals.
+
+    An original without a partner has weight 1. If all have one, the second weight is 1.
+
+    Example:
+        >>> partner_weights(1.0), partner_weights(0.1)
+        ((0.5, 1.0), (0.5, 9.5))
+    """
+    return 0.5, max(1.0, float(f"{1 / partner_share - 0.5:.2g}"))
+
+
+def trial_runs(
+    comparison: ComparisonConfig, method: str, args: DAIRConfig, seed: int, weights: Sequence[float]
+) -> list[Run]:
     """Return one run for each setting of a method."""
     value = (comparison.lambdas or {}).get(method, args.dair_lambda)
     settings: dict[str, dict[str, Any]] = {method: {"dair_lambda": value}}
     if METHOD_PRESETS[method][0] == "da":
-        settings = {f"{method}_weight{weight:g}": {"view_weights": [0.5, weight]} for weight in PARTNER_WEIGHTS}
+        settings = {f"{method}_weight{weight:g}": {"view_weights": [0.5, weight]} for weight in weights}
     return [run_of(args, method, label, seed, **changes) for label, changes in settings.items()]
 
 
