@@ -27,7 +27,7 @@ from tests.fixtures.paths import ROOT
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 # Pages that hold no code but commands.
-WITHOUT_CODE = ("architecture", "index", "recipes", "results")
+WITHOUT_CODE = ("architecture", "index", "recipes", "results", "troubleshooting")
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem not in WITHOUT_CODE)
 STEPS = 10  # of each training of a page
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))

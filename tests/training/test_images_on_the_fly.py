@@ -197,7 +197,7 @@ def test_the_page_runs_with_albumentations_and_repeats_its_evaluation(
 ) -> None:
     monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks for a newer version at its import
     pytest.importorskip("albumentations")
-    page = (ROOT / "docs" / "images_on_the_fly.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "images_and_tables.md").read_text(encoding="utf-8")
     data, partners, albumentations, training = re.findall(
         r"^```py(?:thon)?\n(.*?)^```", page, re.DOTALL | re.MULTILINE
     )[:4]
