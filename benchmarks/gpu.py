@@ -7,8 +7,8 @@
 
 The first command makes the only file that travels to the GPU: tokenized dialogues with scrambled partners. The second
 runs the parts there, each in at most two minutes; models have the shapes of published ones and random weights.
-`--tiny` runs all parts on a CPU with tiny models and random dialogues, in two minutes; `--table` prints the stored record
-as a Markdown table.
+`--tiny` runs all parts on a CPU with tiny models and random dialogues, in two minutes; `--table` prints the record as a
+Markdown table.
 
 - `sizes`: training with bfloat16 autocast: ERM by rows of similar length, DAIR by trees, DAIR by rows;
 - `exactness`: losses and gradients of rows and trees in float32 and bfloat16, relative to rows in float32;
