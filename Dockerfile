@@ -1,4 +1,4 @@
-# Image that runs every recipe as any user, on a CPU or an NVIDIA GPU; docs/scaling.md (section 6) shows how.
+# Image that runs every recipe as any user, on a CPU or an NVIDIA GPU; docs/scaling.md shows how.
 # The digest of this tag, to be appended as @sha256:..., is shown by
 # docker buildx imagetools inspect --format '{{.Manifest.Digest}}' python:3.11.14-slim-trixie
 FROM python:3.11.14-slim-trixie

@@ -7,8 +7,8 @@
 
 The first command makes the only file that travels to the GPU: tokenized dialogues with scrambled partners. The second
 runs the parts there, each in at most two minutes; models have the shapes of published ones and random weights.
-`--tiny` runs all parts on a CPU with tiny models and random dialogues, in two minutes; `--table` prints the table of
-docs/prefix_trees.md from the stored record.
+`--tiny` runs all parts on a CPU with tiny models and random dialogues, in two minutes; `--table` prints the record as a
+Markdown table.
 
 - `sizes`: training with bfloat16 autocast: ERM by rows of similar length, DAIR by trees, DAIR by rows;
 - `exactness`: losses and gradients of rows and trees in float32 and bfloat16, relative to rows in float32;
@@ -532,7 +532,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Return the table of docs/prefix_trees.md."""
+    """Return a Markdown table."""
     found = record["metrics"]["parts"]["sizes"]
     lines = [
         "| parameters | training | seconds an epoch | / ERM | tokens a second | TFLOP/s | host | GB |",
@@ -562,7 +562,7 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="make the file that travels")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--tiny", action="store_true", help="all parts with tiny models on a CPU")
-    parser.add_argument("--table", action="store_true", help="print the table of docs/prefix_trees.md")
+    parser.add_argument("--table", action="store_true", help="print a Markdown table")
     options = parser.parse_args()
     if options.table:
         return print(table(read_json(FOLDER / f"{NAME}.json")), end="")

@@ -4,7 +4,7 @@
 
 A dialogue has T turns. The prompt of turn k is k times h tokens of history, followed by t target tokens that no later
 turn repeats; its partner differs in one span of the first turn. A row is a prompt with its targets. Tokens are random.
-`--table` prints the table of docs/prefix_trees.md; its counts need no measurement.
+`--table` prints a Markdown table; its counts need no measurement.
 
 - `tokens`: nodes of the trees, relative to the tokens of the rows: counted, exact;
 - `time`: forward and backward of one step over the same rows, without the optimizer, trees relative to the faster way
@@ -220,7 +220,7 @@ def describe(shape: Shape) -> str:
 
 
 def table(record: Mapping[str, Any] | None) -> str:
-    """Return the table of docs/prefix_trees.md: counts, and the measured ratios of a record if there is one."""
+    """Return a Markdown table: counts, and the measured ratios of a record if there is one."""
     measures = record["metrics"]["measures"] if record else []
     found = {measure["name"]: measure["value"] for measure in measures}
 
@@ -256,7 +256,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = benchmark_parser(__doc__, rounds=3)
     parser.add_argument("--tiny", action="store_true", help="a small model and small shapes, to try the benchmark")
-    parser.add_argument("--table", action="store_true", help="print the table of docs/prefix_trees.md and end")
+    parser.add_argument("--table", action="store_true", help="print a Markdown table and end")
     options = parser.parse_args()
     if options.table:
         print(table(record_of()), end="")

@@ -64,12 +64,11 @@ def run(code: str, folder: Path, short: bool = True) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "commands"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    """The code of the page "commands" runs in tests/commands/test_main.py."""
     code = code_of(page)
     assert code, f"{page.name} holds no code"
-    run(code, tmp_path, short=page.stem != "lambda")  # whose code asserts what it has learned
+    run(code, tmp_path, short=page.stem != "lambda")  # which shows what whole trainings print
 
 
 @pytest.mark.slow

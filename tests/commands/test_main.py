@@ -1,4 +1,4 @@
-"""`dair-hf`: help without slow imports, and the exit status of the examples in docs/commands.md."""
+"""`dair-hf`: help without slow imports, and the exit status of the examples in docs/recipes.md."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 from dair_hf import __version__
 from dair_hf.commands import main
 from dair_hf.io import commands
-from tests.fixtures import tiny
+from tests.fixtures import saved_models, tiny
 from tests.fixtures.launching import forked
 from tests.fixtures.paths import ROOT
 
-PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 SUBCOMMANDS = ("compare", "evaluate", "prompts", "audit", "train", "jga")
 # Each of them takes longer to import than all that `--help` needs.
 SLOW = {"torch", "transformers", "datasets", "accelerate", "evaluate", "numpy", "pyarrow", "plotly", "rich"}
@@ -93,7 +93,7 @@ def test_jga_is_the_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def examples() -> dict[int, str]:
-    """Exit status -> example, of the table in docs/commands.md."""
+    """Exit status -> example, of the table in docs/recipes.md."""
     rows = re.findall(r"^\| (\d+) \| .* \| `(.*)` \|$", PAGE, re.MULTILINE)
     return {int(status): command.replace("\\|", "|") for status, command in rows}
 
@@ -107,15 +107,17 @@ def test_every_exit_status_has_an_example() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the code of the page has run, with `dair-hf` in bin/."""
+    """Where a model and the files of the examples are, with `dair-hf` in bin/."""
     made = tmp_path_factory.mktemp("page")
     (made / "bin").mkdir()
     program = made / "bin" / "dair-hf"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dair_hf.commands "$@"\n')
     program.chmod(0o755)
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
-    done = forked("-c", code, cwd=made)
-    assert done.returncode == 0, done.stderr[-2000:]
+    saved_models.classifier(made / "model")
+    for name, partner in (("pairs", "c"), ("faulty", "a b")):
+        row = {"text": "a b", "label": "no", "augmented_text": partner, "augmented_label": "no"}
+        (made / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    (made / "latin1.jsonl").write_bytes('{"text": "café"}\n'.encode("latin-1"))
     return made
 
 
