@@ -7,7 +7,6 @@ import io
 import json
 import re
 import runpy
-import shlex
 import sys
 import warnings
 from importlib.util import find_spec
@@ -25,8 +24,7 @@ from tests.fixtures.paths import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
-# Pages that hold no code but commands.
-WITHOUT_CODE = ("architecture", "decisions", "how_it_works", "index", "recipes", "results", "when_to_use")
+WITHOUT_CODE = ("architecture", "decisions", "how_it_works", "index", "recipes", "results", "when_to_use")  # pages
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem not in WITHOUT_CODE)
 STEPS = 10  # of each training of a page
 ENCODER, CHAT = "sentence-transformers/all-MiniLM-L6-v2", "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -40,15 +38,14 @@ def code_of(page: Path) -> str:
     return "\n\n".join(b for b, need in zip(blocks, needs, strict=True) if need is None or find_spec(need[1]))
 
 
-def write_stand_ins(folder: Path) -> None:
-    """Write small models and reviews to the relative paths that the pages name; a folder is found before the Hub."""
+def write_stand_ins(folder: Path) -> None:  # by the names that the pages use; folders are found before the Hub
     BertModel(saved_models.bert_config(max_position_embeddings=64)).save_pretrained(folder / ENCODER)
     tiny.tokenizer().save_pretrained(folder / ENCODER)
     saved_models.generator(folder / CHAT, "llama")
     (reviews := folder / "counterfactually-augmented-data").mkdir()
+    rows = "".join(f"{label}\tw{n % 20 + 4} {label}\t{n}\n" for n in range(500) for label in ("Negative", "Positive"))
     for split in ("train", "test"):
-        lines = [f"{label}\tw{n % 20 + 4} {label}\t{n}" for n in range(500) for label in ("Negative", "Positive")]
-        (reviews / f"{split}_paired.tsv").write_text("\n".join(["Sentiment\tText\tbatch_id", *lines]))
+        (reviews / f"{split}_paired.tsv").write_text("Sentiment\tText\tbatch_id\n" + rows)
 
 
 class StopEarly(DefaultFlowCallback):
@@ -78,8 +75,7 @@ def run(code: str, folder: Path, short: bool = True) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "commands"], ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     """The code of the page "commands" runs in tests/commands/test_main.py."""
-    code = code_of(page)
-    assert code, f"{page.name} holds no code"
+    assert (code := code_of(page)), f"{page.name} holds no code"
     write_stand_ins(tmp_path)
     run(code, tmp_path, short=page.stem != "lambda")  # whose code asserts what it has learned
 
@@ -98,20 +94,15 @@ def test_pages_without_code_have_none() -> None:
 
 @pytest.mark.slow
 def test_the_program_and_the_command_of_the_readme_run(tmp_path: Path) -> None:
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
     write_stand_ins(tmp_path)
     done = forked("-c", code_of(ROOT / "README.md"), cwd=tmp_path)
     assert re.search(r"^both_correct [01]\.\d", done.stdout, re.MULTILINE), done.stderr[-3000:]
-    _, *command = shlex.split(re.findall("^    (dair-hf compare .*)", page, re.MULTILINE)[0])
-    row = json.loads(re.findall("^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0])
-    lines = [
-        json.dumps({name: f"w{n} {text}" if "text" in name else text for name, text in row.items()}) for n in range(20)
-    ]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
-    short = ["--seeds", "1", "--methods", "da", "--max_steps", "2"]
-    done = forked("-m", "dair_hf.commands", *command, *short, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "comparison" / "best_model").is_dir()
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, *command = re.findall("^    (dair-hf compare .*)", page, re.MULTILINE)[0].split()
+    row = re.findall("^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
+    (tmp_path / "pairs.jsonl").write_text("".join(row.replace('text": "', f'text": "w{n} ') for n in range(20)))
+    done = forked("-m", "dair_hf.commands", *command, *"--seeds 1 --methods da --max_steps 2".split(), cwd=tmp_path)
+    assert (tmp_path / "comparison" / "best_model").is_dir(), done.stderr[-3000:]
 
 
 def test_programs_for_answers_made_elsewhere_ask_the_whole_line(tmp_path: Path) -> None:
