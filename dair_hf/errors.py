@@ -38,9 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def explained(setting: str, *kinds: type[Exception]) -> Iterator[None]:
     """Convert errors of other libraries about a setting into a one-line `DataError` that names it.
 
-    Args:
-        setting: The setting, for the message.
-        *kinds: Errors to convert; a lack of memory is never converted.
+    A lack of memory is never converted.
 
     Example:
         >>> with explained("heads='two'", ValueError):

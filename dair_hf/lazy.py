@@ -10,12 +10,7 @@ from typing import Any
 
 
 def lazy_submodules(package: str, names: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package that imports submodules and re-exported names on first use.
-
-    Args:
-        package: Name of the package.
-        names: Public name -> module that defines it.
-    """
+    """Return a `__getattr__` that imports submodules, and re-exported names (name -> module), on first use."""
 
     def get_attribute(name: str) -> Any:
         if name in names:

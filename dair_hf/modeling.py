@@ -159,10 +159,9 @@ def load_named_model(
     setting = setting or name
     if config is None:
         config = load_pretrained(AutoConfig, name, setting)
-    names = config.architectures or []
-    kind = kind or (getattr(transformers, names[0], None) if names else None)
     if kind is None:
-        raise DataError(f"{setting}: expected a class of transformers in config.json, got {names}")
+        with explained(f"{setting}: architectures in its config.json", AttributeError, TypeError, LookupError):
+            kind = getattr(transformers, config.architectures[0])
     model, report = load_pretrained(
         kind, name, setting, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.errors import DataError
@@ -18,25 +17,6 @@ _LETTERS = r"[\p{L}\p{M}\p{N}]+"
 # its possessive share a word. Anything else (hyphens, question marks) is a separator.
 _WORD = rf"{_LETTERS}|(?<={_LETTERS[:-1]})'[\p{{L}}\p{{M}}]+"
 _APOSTROPHES = "[\u2018\u2019\u02bc`\u00b4]"
-
-
-def _normalizer() -> normalizers.Normalizer:
-    return normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Lowercase(), normalizers.Replace(Regex(_APOSTROPHES), "'")]
-    )
-
-
-def _splitter() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
-
-
-def _count_words(texts: Iterable[str]) -> Counter[str]:
-    """Count the words of texts, as the tokenizer splits them."""
-    normalizer, splitter = _normalizer(), _splitter()
-    words: Counter[str] = Counter()
-    for text in texts:
-        words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-    return words
 
 
 def build_word_tokenizer(
@@ -71,18 +51,19 @@ def build_word_tokenizer(
         >>> build_word_tokenizer(["is it"], min_count=1, delimiters=True)("is", "it").input_ids
         [2, 4, 3, 5, 3]
     """
-    counts = _count_words(texts)
-    words = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
-    if not words:
-        raise DataError(f"texts: expected words that occur {min_count} times, got {len(counts)} rarer words")
-    special = (PAD, UNKNOWN, START, END) if delimiters else (PAD, UNKNOWN)
-    vocabulary = {word: number for number, word in enumerate((*special, *words))}
-    tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
-    tokenizer.normalizer = _normalizer()
-    tokenizer.pre_tokenizer = _splitter()
-    tokenizer.post_processor = _post_processor(vocabulary if delimiters else {})
-    if delimiters:
-        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in (START, END)])
+    special = [PAD, UNKNOWN, START, END] if delimiters else [PAD, UNKNOWN]
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Lowercase(), normalizers.Replace(Regex(_APOSTROPHES), "'")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=2**31, min_frequency=min_count, special_tokens=special, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() == len(special):
+        raise DataError(f"texts: expected words that occur {min_count} times, got none")
+    tokenizer.post_processor = _post_processor(tokenizer.get_vocab() if delimiters else {})
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -39,6 +39,8 @@ from datasets import Dataset
 from transformers import AutoConfig, PreTrainedTokenizerBase, PrinterCallback, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, PairEvaluator
+from dair_hf.data.texts.forms import LABEL
+from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import same_classes, same_texts
 from dair_hf.evaluation.views import views_of
@@ -143,10 +145,16 @@ def print_progress(run: Run, result: Result, finished: Sequence[Path], total: in
     print(f"{run.name:<20}{seconds[run.name]:6.0f} s  {both}  runs left: {left}, about {minutes} min", flush=True)
 
 
-def describe(parts: Mapping[str, Dataset], tokenizer: PreTrainedTokenizerBase, args: DAIRConfig) -> list[str]:
-    """Return lines on the parts, on texts that are cut, and on the length of training."""
+def describe(
+    parts: Mapping[str, Dataset], classes: Sequence[str], tokenizer: PreTrainedTokenizerBase, args: DAIRConfig
+) -> list[str]:
+    """Return lines on the parts, on classes that no row teaches, on cut texts, and on the length of training."""
     train, dev, test = (len(parts[name]) for name in ("train", "dev", "test"))
     lines = [f"{train} rows to train on, {dev} to choose by (dev), {test} to test with."]
+    columns = columns_of_views(LABEL, parts["train"].column_names).values()
+    learned = {label for name in columns for label in parts["train"][name]}
+    if absent := [name for name in classes if name not in learned]:
+        lines.append(f"No row to train on has the class {', '.join(absent)}, which no model can learn; add rows of it.")
     limit, names = args.max_length or 0, {"text", "prompt", "source"}.intersection(parts["train"].column_names)
     texts = [text for name in names for text in parts["train"][name] if isinstance(text, str)]
     if cut := sum(len(ids) > limit for ids in tokenizer(texts, verbose=False).input_ids) if texts else 0:
@@ -177,7 +185,7 @@ def main() -> None:
     positions = getattr(config.get_text_config(), "max_position_embeddings", math.inf)
     limit = args.max_length or min(MAX_TOKENS[device] if classes else MAX_TOKENS_OF_TEXT, positions)
     args = with_settings(args, num_train_epochs=epochs, max_length=limit)
-    notes, is_main = describe(parts, tokenizer, args), PartialState().is_main_process
+    notes, is_main = describe(parts, classes, tokenizer, args), PartialState().is_main_process
     if is_main:
         print("\n".join(notes), flush=True)
     names = itertools.product(comparison.methods, comparison.seeds)

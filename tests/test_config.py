@@ -59,11 +59,6 @@ def test_what_a_method_uses(tmp_path: Path, settings: dict[str, Any], uses_partn
     assert (found.uses_partners, found.uses_features) == (uses_partners, uses_features)
 
 
-def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
-    assert "rows" in made(tmp_path).lambda_unit
-    assert "tokens" in made(tmp_path, normalization="token").lambda_unit
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -132,12 +127,6 @@ def test_bf16_without_a_gpu_trains_on_the_cpu(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert DAIRConfig(str(tmp_path), bf16=True).use_cpu and DAIRConfig(str(tmp_path), bf16_full_eval=True).use_cpu
     assert not DAIRConfig(str(tmp_path)).use_cpu
-
-
-def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:
-    assert made(tmp_path, dair_lambda=0).dair_lambda == 0
-    assert made(tmp_path, data_seed=0).data_seed == 0
-    assert made(tmp_path, dair_lambda=1e4, loss_epsilon=1e-30).loss_epsilon == 1e-30
 
 
 def test_numbers_of_numpy_and_ranges_are_accepted() -> None:

@@ -1,4 +1,4 @@
-"""Limits of settings: what each type accepts, and that `HfArgumentParser` reads the types as plain ones."""
+"""Limits of settings: what each type accepts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
-from transformers import HfArgumentParser
 
 from dair_hf.errors import DataError
 from dair_hf.settings import Count, NonNegative, Positive, Range, Settings, Share
@@ -50,20 +49,6 @@ def test_accepted_values(name: str, value: Any) -> None:
 def test_refused_values_are_named(name: str, value: Any) -> None:
     with pytest.raises(DataError, match=f"^{name}="):
         Example(**{name: value})
-
-
-def test_plain_parser_reads_the_types() -> None:
-    @dataclass
-    class Parsed:
-        share: Share = field(default=0.5, metadata={"help": "A share."})
-        count: Count | None = field(default=None, metadata={"help": "A count."})
-        kind: Literal["first", "second"] = field(default="first", metadata={"help": "A kind."})
-        drops: list[Positive] | None = field(default=None, metadata={"help": "Numbers."})
-
-    globals()["Parsed"] = Parsed
-    options = ["--share", "0.25", "--count", "3", "--kind", "second", "--drops", "1", "2"]
-    (parsed,) = HfArgumentParser(Parsed).parse_args_into_dataclasses(options)
-    assert parsed == Parsed(0.25, 3, "second", [1.0, 2.0])
 
 
 def test_check_sees_combinations() -> None:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
-import torch
-from peft import PeftConfig, PeftModel, TaskType
-from peft.utils.save_and_load import load_peft_weights
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    TrainerState,
-)
-from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
+from transformers import TrainerState
 from transformers.utils import logging as transformers_logging
 
 from dair_hf.config import DAIRConfig
@@ -27,17 +17,12 @@ from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, form_of, is_missing, label_of, name_of
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
-from dair_hf.modeling import ModelConfig, load_named_model, load_pretrained, load_tokenizer, output_layers
-from dair_hf.training.model_card import CLASSES_FILE, read_classes
+from dair_hf.modeling import load_named_model, load_tokenizer
+from dair_hf.training.loading import adapters_of, load_adapted
 from dair_hf.training.sample_loss import base_model_of
 from dair_hf.training.text_rows import max_positions
 from dair_hf.training.trainer import DAIRTrainer
 
-CLASS_OF_TASK: dict[str | None, Any] = {  # `task_type` of adapters
-    "CAUSAL_LM": AutoModelForCausalLM,
-    "SEQ_2_SEQ_LM": AutoModelForSeq2SeqLM,
-    "SEQ_CLS": AutoModelForSequenceClassification,
-}
 STATE_FILE = "trainer_state.json"
 MAX_TOKENS = 512  # by default
 
@@ -51,11 +36,8 @@ class _CommandTrainer(DAIRTrainer):
 def load_trained(name: str) -> tuple[Any, Any]:
     """Load a model of the class that its configuration names, and its tokenizer."""
     with _without_reports(), explained(name, Exception):
-        adapters = _adapters_of(name)
-        model = load_named_model(name) if adapters is None else _load_adapted(name, adapters)
-        places = [ModelConfig(name)]
-        if adapters is not None:
-            places += [ModelConfig(adapters.base_model_name_or_path, model_revision=adapters.revision or "main")]
+        adapters, places = adapters_of(name)
+        model = load_named_model(name) if adapters is None else load_adapted(name, adapters)
         tokenizer = None
         for place in places:
             with contextlib.suppress(DataError):  # it has none
@@ -75,56 +57,6 @@ def _without_reports() -> Iterator[None]:
         yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-
-
-def _adapters_of(name: str) -> PeftConfig | None:
-    """Return the configuration of adapters without a model; None for a model, even with adapters in its folder."""
-    with contextlib.suppress(OSError):
-        if cached_file(name, CONFIG_NAME) is not None:
-            return None
-    if find_adapter_config_file(name) is None:
-        return None
-    with explained(f"{name}: adapter_config.json", Exception):
-        adapters = PeftConfig.from_pretrained(name)  # JSON
-    if not adapters.base_model_name_or_path:
-        raise DataError(f"{name}: expected base_model_name_or_path in adapter_config.json to name a model")
-    return adapters
-
-
-def _load_adapted(name: str, adapters: PeftConfig) -> Any:
-    """Load adapters on their base model."""
-    base, revision = str(adapters.base_model_name_or_path), adapters.revision
-    saved = load_peft_weights(name, device="cpu")
-    setting = f"{name}: base_model_name_or_path={base!r} in adapter_config.json"
-    config = load_pretrained(AutoConfig, base, setting, revision=revision)
-    if adapters.task_type == TaskType.SEQ_CLS:
-        _set_classes(config, name, saved)
-    heads = {key.removeprefix("base_model.").removeprefix("model.").rpartition(".")[0] for key in saved}
-    kind = CLASS_OF_TASK.get(adapters.task_type)
-    model = load_named_model(base, setting, kind=kind, config=config, new_modules=heads, revision=revision)
-    with explained(f"{name}: its adapters do not fit the model {base!r}", Exception):
-        return PeftModel.from_pretrained(model, name)
-
-
-def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
-    """Give the configuration of a base model the classes of adapters: their names, or else their number."""
-    with torch.device("meta"):
-        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
-    sizes = {
-        len(weight)
-        for layer in output_layers(model, config.num_labels, name)
-        for key, weight in saved.items()
-        if key.endswith(f".{layer}.weight")
-    }
-    with contextlib.suppress(OSError):
-        file = cached_file(name, CLASSES_FILE)
-        classes = read_classes(Path(str(file)))
-        if sizes - {len(classes["id2label"])}:
-            raise DataError(f"{file}: expected {max(sizes)} classes, as the head has, got {len(classes['id2label'])}")
-        config.update(classes)
-        return
-    if sizes and max(sizes) != config.num_labels:
-        config.num_labels = max(sizes)
 
 
 def pair_trainer(

@@ -86,17 +86,11 @@ def trained_partners(targets: Mask) -> Mask:
 
 @dataclass(frozen=True)
 class TargetRule:
-    """Rule by which labels are targets.
+    """Rule by which labels are targets."""
 
-    Args:
-        shifts_labels: Whether position t predicts label t + 1, so that the first token of a row is not a target.
-        soft_labels: Whether labels are scores of all classes: one target, or none if they are all 0.
-        aligns: Whether layouts align the targets of originals and partners, for KL and JS of sequences.
-    """
-
-    shifts_labels: bool = False
-    soft_labels: bool = False
-    aligns: bool = False
+    shifts_labels: bool = False  # position t predicts label t + 1: the first token of a row is not a target
+    soft_labels: bool = False  # labels are scores of all classes: one target, or none if they are all 0
+    aligns: bool = False  # layouts align the targets of originals and partners, for KL and JS of sequences
 
     def counts(self, batch: Mapping[str, Any]) -> Tensor:
         """Count the targets of every view, `[B, V]`: tokens of a sequence; 1 for a class, a number, or scores."""

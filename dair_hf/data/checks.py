@@ -47,7 +47,8 @@ def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> 
 def no_pairs(name: str, columns: Sequence[str] | None, known: Collection[str], method: str) -> str:
     """Return the error message for data without pairs."""
     read = [column for column in columns or () if column in known]
-    return f"{name}: method={method!r} expects a row with a partner ('augmented_...'); columns that are read: {read}"
+    found = f"got the columns {columns}, of which {read} are read"
+    return f"{name}: method={method!r} expects a row with a partner (columns 'augmented_...'), {found}"
 
 
 def require_equal_classes(data: Any, label2id: Mapping[str, int], name: str) -> None:

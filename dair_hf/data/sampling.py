@@ -108,11 +108,7 @@ def _arrow_column(pairs: datasets.Dataset | EpochPairs, column: str) -> Any:
 
 
 def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
-    """Return the number of tokens of the longest view of every row, `[N]`.
-
-    Raises:
-        DataError: The column is missing, or does not hold lists.
-    """
+    """Return the number of tokens of the longest view of every row, `[N]`."""
     longest = np.zeros(len(pairs), dtype=np.int64)
     with explained(f"lengths of {column!r}", ValueError, pyarrow.ArrowNotImplementedError):
         for name in {0: column, **columns_of_views(column, pairs.column_names)}.values():

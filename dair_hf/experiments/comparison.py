@@ -32,6 +32,7 @@ from dair_hf.experiments.run_records import (
     git_revision,
     run_record,
 )
+from dair_hf.io.commands import align
 from dair_hf.io.files import claim_folder, write_json, write_text
 from dair_hf.io.processes import on_first_rank
 from dair_hf.losses.divergence import FEATURE_REGULARIZERS
@@ -284,12 +285,19 @@ def compare(
         return ""
     table = write_comparison(folder, title, records, columns, notes)
     width = shutil.get_terminal_size().columns
-    print("\n".join(["", table, "", *(textwrap.fill(note, width) for note in notes), ""]))
+    print("\n".join(["", *_in_columns(table), "", *(textwrap.fill(note, width) for note in notes), ""]))
     if (paired := write_paired(folder, records)) and len({record["seed"] for record in records}) > 1:
         print(f"{paired}\n")  # of one seed there are no intervals
     duration = timedelta(seconds=round(time.perf_counter() - started))
     print(f"Written to {folder} in {duration}: comparison.md, .json, .png, one JSON a run.")
     return table
+
+
+def _in_columns(table: str) -> list[str]:
+    """Return a Markdown table as columns that are as narrow as their cells, below titles of two lines."""
+    titles, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    heads = zip(*(title.rpartition(" ")[::2] for title in titles), strict=True)
+    return align([*filter(any, heads), *rows])
 
 
 def _announced(runs: Sequence[Run], finished: Mapping[str, Any]) -> Iterator[Run]:

@@ -64,11 +64,7 @@ class FileValueCache:
     def get(self, paths: Iterable[str], progress: bool = False, shared: bool = False) -> list[str | None]:
         """Return the values of files, computing those that are missing or outdated.
 
-        Args:
-            paths: The files.
-            progress: Whether to show a progress bar on a terminal if it takes more than two seconds.
-            shared: Whether to split the files among the processes of the run, and save the cache. All processes must
-                then call this method with the same paths.
+        `shared` splits the files among the processes of the run, which must all call this method, and saves the cache.
         """
         paths = [os.path.abspath(path) for path in paths]
         distinct = list(dict.fromkeys(paths))

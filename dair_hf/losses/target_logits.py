@@ -33,14 +33,7 @@ def output_projection(model: Any) -> nn.Module | None:
 
 
 def logits_at(model: Any, inputs: Mapping[str, Any], positions: Tensor, projection: nn.Module | None = None) -> Tensor:
-    """Return the logits of a model at positions in the flattened `[N, T]`, `[M, vocabulary]`.
-
-    Args:
-        model: Decoder-only model, which may be wrapped.
-        inputs: Inputs of N sequences.
-        positions: `[M]`.
-        projection: Output projection of the model; looked for if it is not given.
-    """
+    """Return the logits `[M, vocabulary]` of a model at positions `[M]` in its flattened inputs `[N, T]`."""
     if projection is None:
         projection = output_projection(extract_model_from_parallel(model))
     ids = inputs.get("input_ids")  # a model may get embeddings in their place

@@ -89,10 +89,9 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def pair_items(predictions: Sequence[Item], references: Sequence[Item]) -> list[tuple[Item, Item]]:
-    """Pair predictions with references: by id if an item has one, else by position.
+    """Pair predictions with references, in their order: by id if an item has one, else by position.
 
-    Returns:
-        (prediction, reference) in the order of the references. A reference without a cluster gets its prediction's.
+    A reference without a cluster gets its prediction's.
     """
     if not predictions and not references:
         raise DataError("predictions and references: nothing to score, both are empty")

@@ -15,7 +15,7 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
 from dair_hf.data.texts.files import pairs_from_jsonl
-from dair_hf.data.texts.forms import CLASSES, FORMS, classes_of, is_missing, name_of, view_of
+from dair_hf.data.texts.forms import CLASSES, FORMS, LABEL, classes_of, is_missing, name_of, view_of
 from dair_hf.data.view_columns import partner_numbers
 from dair_hf.errors import DataError
 from dair_hf.evaluation.views import views_of
@@ -54,6 +54,8 @@ def load_parts(config: PairFileConfig) -> tuple[dict[str, Dataset], list[str]]:
             names = [None if label is None else str(label) for label in labels]
             rows = rows.remove_columns(column).add_column(column, names)
         classes = list(dict.fromkeys(map(str, found)))
+        if len(classes) < 2:  # a model with one output is a regression
+            raise DataError(f"{config.pairs}, column {LABEL!r}: expected at least two classes, got {classes}")
     return _split_by_groups(rows, config.group), classes
 
 

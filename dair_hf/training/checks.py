@@ -22,6 +22,7 @@ from dair_hf.data.held_rows import is_transformed
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.texts.forms import FORMS, INPUT_IDS
 from dair_hf.data.view_columns import VIEWS, parse_column
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
@@ -161,4 +162,6 @@ def require_columns(args: DAIRConfig, model: Any, data: Any, known: Collection[s
     if args.remove_unused_columns and main_input in known:
         # The model would fail within, at None.
         if not any(column in known and parse_column(column)[1] not in others for column in columns):
-            raise DataError(f"{name}: expected inputs of {type(model).__name__}, such as {main_input}, got {columns}")
+            texts = f", or texts as {'; '.join(map(str, FORMS))}" if main_input == INPUT_IDS else ""
+            expected = f"inputs of {type(model).__name__}, such as {main_input}{texts}"
+            raise DataError(f"{name}: expected {expected}, got the columns {columns}")

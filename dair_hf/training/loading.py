@@ -5,21 +5,32 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard, SkipBatchSampler
-from peft import TaskType, get_peft_model
+from peft import PeftConfig, PeftModel, TaskType, get_peft_model
+from peft.utils.save_and_load import load_peft_weights
 from torch import nn
 from torch.utils.data import BatchSampler
-from transformers import AutoConfig, AutoImageProcessor, TrainerCallback
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    TrainerCallback,
+)
 from transformers.trainer_utils import RemoveColumnsCollator
+from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, view_mask
@@ -36,8 +47,16 @@ from dair_hf.data.sampling import (
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.texts.forms import INPUT_IDS, LABEL, TEXT, classes_of
 from dair_hf.data.view_columns import is_augmented, parse_column
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 
+if TYPE_CHECKING:
+    from dair_hf.modeling import ModelConfig
+
+CLASS_OF_TASK: dict[str | None, Any] = {  # `task_type` of adapters
+    "CAUSAL_LM": AutoModelForCausalLM,
+    "SEQ_2_SEQ_LM": AutoModelForSeq2SeqLM,
+    "SEQ_CLS": AutoModelForSequenceClassification,
+}
 CLASSIFIER = "ForSequenceClassification"  # end of the name of a class
 # (model, batch [B, V, ...] on its device, generator) -> batch with partners (`collator.add_partners`).
 OnlineAugmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
@@ -50,12 +69,16 @@ def prepare_model(model: Any, adapters: Any, processing_class: Any, data: Any, s
     is_name = isinstance(model, (str, os.PathLike))
     name = str(model) if is_name else getattr(getattr(model, "config", None), "name_or_path", "")
     columns = [] if data is None else columns_of(data) or [INPUT_IDS]  # unknown ones may be tokens
+    saved, places = adapters_of(name) if is_name else (None, [ModelConfig(name)])
     # Training sets the special tokens of a model to its tokenizer's: rows of tokens may have been padded with others.
     if processing_class is None and name and (is_name or INPUT_IDS not in columns):
-        for load in (load_tokenizer, lambda config: load_pretrained(AutoImageProcessor, name, name)):
+        kinds = load_tokenizer, lambda place: load_pretrained(AutoImageProcessor, place.model_name_or_path, name)
+        for load, place in itertools.product(kinds, places):
             with contextlib.suppress(DataError):  # models of images have no tokenizer, those of tables nothing
-                processing_class = processing_class or load(ModelConfig(name))
-    if is_name:
+                processing_class = processing_class or load(place)
+    if saved is not None:
+        model = load_adapted(name, saved, is_trainable=True, dtype="float32", use_safetensors=True)
+    elif is_name:
         config = load_pretrained(AutoConfig, name, name)
         classes = _class_names(data)
         if classes and not any(kind.endswith(CLASSIFIER) for kind in config.architectures or ()):
@@ -88,6 +111,68 @@ def _class_names(data: Any) -> list[str] | None:
     if all(isinstance(label, int) for label in found):
         return [f"LABEL_{number}" for number in range(max(found, default=-1) + 1)]
     return found if all(isinstance(label, str) for label in found) else None
+
+
+def adapters_of(name: str) -> tuple[PeftConfig | None, list[ModelConfig]]:
+    """Return the configuration of adapters, and where their tokenizer may be: next to them, or next to their base.
+
+    None for a model, even with adapters in its folder.
+    """
+    from dair_hf.modeling import ModelConfig
+
+    with contextlib.suppress(OSError):
+        if cached_file(name, CONFIG_NAME) is not None:
+            return None, [ModelConfig(name)]
+    with explained(name, Exception):
+        if find_adapter_config_file(name) is None:
+            return None, [ModelConfig(name)]
+    with explained(f"{name}: adapter_config.json", Exception):
+        adapters = PeftConfig.from_pretrained(name)  # JSON
+    base, revision = adapters.base_model_name_or_path, adapters.revision
+    if not base:
+        raise DataError(f"{name}: expected base_model_name_or_path in adapter_config.json to name a model")
+    return adapters, [ModelConfig(name), ModelConfig(base, model_revision=revision or "main")]
+
+
+def load_adapted(name: str, adapters: PeftConfig, is_trainable: bool = False, **options: Any) -> Any:
+    """Load adapters on their base model, which gets the options of `from_pretrained`."""
+    from dair_hf.modeling import load_named_model, load_pretrained
+
+    base, revision = str(adapters.base_model_name_or_path), adapters.revision
+    saved = load_peft_weights(name, device="cpu")
+    setting = f"{name}: base_model_name_or_path={base!r} in adapter_config.json"
+    config = load_pretrained(AutoConfig, base, setting, revision=revision)
+    if adapters.task_type == TaskType.SEQ_CLS:
+        _set_classes(config, name, saved)
+    heads = {key.removeprefix("base_model.").removeprefix("model.").rpartition(".")[0] for key in saved}
+    kind = CLASS_OF_TASK.get(adapters.task_type)
+    model = load_named_model(base, setting, kind=kind, config=config, new_modules=heads, revision=revision, **options)
+    with explained(f"{name}: its adapters do not fit the model {base!r}", Exception):
+        return PeftModel.from_pretrained(model, name, is_trainable=is_trainable)
+
+
+def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
+    """Give the configuration of a base model the classes of adapters: their names, or else their number."""
+    from dair_hf.modeling import output_layers
+    from dair_hf.training.model_card import CLASSES_FILE, read_classes
+
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+    sizes = {
+        len(weight)
+        for layer in output_layers(model, config.num_labels, name)
+        for key, weight in saved.items()
+        if key.endswith(f".{layer}.weight")
+    }
+    with contextlib.suppress(OSError):
+        file = cached_file(name, CLASSES_FILE)
+        classes = read_classes(Path(str(file)))
+        if sizes - {len(classes["id2label"])}:
+            raise DataError(f"{file}: expected {max(sizes)} classes, as the head has, got {len(classes['id2label'])}")
+        config.update(classes)
+        return
+    if sizes and max(sizes) != config.num_labels:
+        config.num_labels = max(sizes)
 
 
 class EpochCallback(TrainerCallback):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -99,15 +99,19 @@ def refuse_virtual_tokens(model: Any) -> None:
         )
 
 
-def resolve_sample_loss(sample_loss: str | SampleLoss | None, model: Any) -> tuple[SampleLoss, str | None]:
-    """Return a sample loss and its name."""
+def resolve_sample_loss(
+    sample_loss: str | SampleLoss | None, model: Any, columns: Collection[str] | None = None
+) -> tuple[SampleLoss, str | None]:
+    """Return a sample loss and its name; `columns` of the data are for the message."""
     if callable(sample_loss):
         return sample_loss, None
     name = derived_sample_loss(model) if sample_loss is None else sample_loss
     if name not in SAMPLE_LOSSES:
+        data = f" with the columns {columns}" if columns else ""
         raise DataError(
-            f"sample_loss={name!r} of {type(base_model_of(model)).__name__}: expected one of "
-            f"{', '.join(SAMPLE_LOSSES)}, or a callable (outputs, labels) -> [rows]"
+            f"sample_loss={name!r} of {type(base_model_of(model)).__name__}{data}: expected one of "
+            f"{', '.join(SAMPLE_LOSSES)}, or a callable (outputs, labels) -> [rows]; with the columns text and label, "
+            "the name of an encoder is loaded as a classifier"
         )
     return SAMPLE_LOSSES[name], name
 

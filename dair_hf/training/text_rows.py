@@ -20,6 +20,7 @@ from dair_hf.data.texts.chat import ASSISTANT
 from dair_hf.data.texts.encoder import NOTES, TextEncoder
 from dair_hf.data.texts.forms import (
     CHATS,
+    CLASSES,
     COMPLETION,
     COMPLETIONS,
     FORMS,
@@ -135,7 +136,8 @@ class TextRows:
     def _encode(self, data: Any, columns: list[str], name: str, answers: bool = False, prompts: bool = False) -> Any:
         tokenizer, loss, model = self._tokenizer(name), self.loss, type(base_model_of(self.model_of())).__name__
         if loss not in (*LANGUAGE_LOSSES, *TEXT_LOSSES):
-            raise DataError(f"{name}: expected a named sample_loss of {model} to tokenize {columns} for, got {loss!r}")
+            expected = f"a classifier of texts ({CLASSES}) or a language model, got {model} with sample_loss={loss!r}"
+            raise DataError(f"{name} has the columns {columns}: expected {expected}")
         is_stream = isinstance(data, datasets.IterableDataset)
         try:
             form = form_of(columns, loss in LANGUAGE_LOSSES, model, prompts)

@@ -200,7 +200,8 @@ class DAIRTrainer(PairEvaluationTrainer):
             processing_class=processing_class,
             **kwargs,
         )
-        self.sample_loss, self.sample_loss_name = resolve_sample_loss(sample_loss, self.model)
+        columns = columns_of(train_dataset)
+        self.sample_loss, self.sample_loss_name = resolve_sample_loss(sample_loss, self.model, columns)
         if sample_loss is None:
             name = type(base_model_of(self.model)).__name__
             logger.info(f"sample_loss={self.sample_loss_name!r}, derived from {name}")

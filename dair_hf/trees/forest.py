@@ -163,15 +163,8 @@ def prefix_table(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray) -> _P
 def cut_where_least_is_shared(shared: np.ndarray, size: Callable[[int, int], int], limit: int) -> list[tuple[int, int]]:
     """Cut rows in lexicographic order into parts of at most `limit` nodes, so that least is computed twice.
 
+    Every row shares `shared`, `[N]`, leading tokens with the one before; `size(start, end)` counts the nodes of rows.
     Among cuts that share equally little, the fewest are made. A single row may exceed the limit.
-
-    Args:
-        shared: Number of leading tokens that every row shares with the one before, `[N]`.
-        size: `(start, end)` -> number of nodes of the rows `start, ..., end - 1`.
-        limit: Largest size of a part.
-
-    Returns:
-        (start, end) of every part.
 
     Example:
         >>> cut_where_least_is_shared(np.array([0, 9, 2, 9]), lambda start, end: 10 * (end - start), limit=30)
@@ -344,12 +337,7 @@ def _sequences(sizes: np.ndarray, limit: int | None) -> list[np.ndarray]:
 def _cheapest(sizes: np.ndarray, ends: np.ndarray, costs: AttentionCosts) -> tuple[list[np.ndarray], int, bool]:
     """Return the sequences of trees that cost least, their length, and whether attention is sparse.
 
-    A node costs 1 and, per node that attention computes a score for, 1 / `costs`.
-
-    Args:
-        sizes: Nodes of every tree.
-        ends: Ends of the subtrees of all nodes, in one sequence.
-        costs: Costs of attention.
+    A node costs 1 and, per node that attention computes a score for, 1 / `costs`. `ends`: of all nodes in one sequence.
     """
     total = int(sizes.sum())
     candidates = []

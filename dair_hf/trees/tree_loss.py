@@ -45,9 +45,6 @@ class TreeForward:
     """Runs a decoder-only model on the prefix trees of batches: `(model, batch) -> losses`.
 
     The first batch compares a tree with separate rows, and refuses a model for which they differ.
-
-    Args:
-        chunked: Computes losses without all logits, or None.
     """
 
     def __init__(self, chunked: ChunkedLoss | None = None) -> None:

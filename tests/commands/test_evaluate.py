@@ -42,8 +42,7 @@ CLASSES = [
     for row in range(14)
 ]
 
-INHERITED = {"source": "w4", "target": "w5", "augmented_source": "w6"}
-GENERATED = {**INHERITED, "augmented_target": "w7"}
+GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmented_target": "w7"}
 # Labels of token ids are not read from texts.
 ENCODED = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmented_labels": 0}
 
@@ -408,17 +407,10 @@ def test_limits_of_texts_are_named_as_the_option_and_recorded(
         ("absent", CLASSES, [], "absent"),
         ("classifier", [{**CLASSES[0], "label": 7, "augmented_label": 0}], [], "column 'label'"),
         ("classifier", [{**ENCODED, "augmented_labels": -100}], [], "row 0, column 'augmented_labels'"),
-        ("classifier", [{"text": "w4", "label": 0}], [], "augmented_"),
-        ("classifier", [{**CLASSES[0], "augmented_2_text": "w5"}], [], "augmented_2_label"),
         ("classifier", CLASSES, ["--match", "exact"], "--match exact"),
         ("classifier", CLASSES, ["--clusters", "nope"], "clusters='nope'"),
         ("t5", [{**GENERATED, "target": "none"}], ["--match", "last-number"], "'none'"),
-        ("t5", [{**GENERATED, "target": None}], [], "row '0', column 'target'"),
-        ("t5", [{**INHERITED, "augmented_2_source": "w4", "augmented_2_target": "w5"}], [], "augmented_target"),
-        ("gpt2", CLASSES[:1], [], "for GPT2LMHeadModel"),
-        ("classifier", [CLASSES[0], {**CLASSES[1], "text": 5}], [], "row '1', column 'text'"),
         ("classifier", [{**CLASSES[0], "label": 0.5, "augmented_label": 1}], [], "row '0', column 'label'"),
-        ("classifier", [{**CLASSES[0], "augmented_label": None}], [], "row '0', column 'augmented_label'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_evaluated_is_refused_in_one_line(

@@ -80,18 +80,6 @@ def test_all_subcommands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nope" in capsys.readouterr().err
 
 
-def test_jga_is_the_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [{"hotel-area": ["east"]}, {"hotel-area": ["west"]}]
-    for name, states in (("p", [lines[0], lines[0]]), ("r", lines)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(state) + "\n" for state in states))
-    files = ["--predictions", str(tmp_path / "p.jsonl"), "--references", str(tmp_path / "r.jsonl")]
-    assert main.run(["jga", *files]) == 0
-    assert re.search(r"joint_goal_accuracy +50\.00 %", capsys.readouterr().out)
-    with pytest.raises(SystemExit) as ended:
-        main.run(["jga", *files, "--nope"])
-    assert ended.value.code == 2
-
-
 def examples() -> dict[int, str]:
     """Exit status -> example, of the table in docs/recipes.md."""
     rows = re.findall(r"^\| (\d+) \| .* \| `(.*)` \|$", PAGE, re.MULTILINE)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dair_hf.commands.main import run
-from dair_hf.io.commands import INTERRUPTED, REFUSED
+from dair_hf.io.commands import REFUSED
 from tests.fixtures import tiny
 from tests.fixtures.recipe_runs import CONFIGS, RECIPES
 
@@ -36,18 +36,6 @@ def test_everything_after_the_configuration_is_for_the_recipe(started: list[list
     options = ["--methods", "erm", "dair", "--max_steps=2", "--json", "--help"]
     assert run(["train", "demo", *options]) == 0
     assert started == [[str(RECIPES / "multiwoz_simpletod.py"), "--config", str(CONFIGS / "demo.yaml"), *options]]
-
-
-def test_ctrl_c_in_a_recipe_prints_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(path: str, run_name: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "argv", ["dair-hf"])
-    monkeypatch.setattr(runpy, "run_path", interrupted)
-    assert run(["train", "demo"]) == INTERRUPTED
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_file_of_the_user(

@@ -1,4 +1,4 @@
-"""Resuming from checkpoints, and base models that are trained once."""
+"""Base models that are trained once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tokenizers import normalizers
 
 from dair_hf import DAIRConfig
-from dair_hf.experiments.checkpoints import base_fingerprint, train_base_once, train_resumable
+from dair_hf.experiments.checkpoints import base_fingerprint, train_base_once
 from dair_hf.io.files import read_json, write_json
 from dair_hf.modeling import ModelConfig
 from tests.fixtures import points, tiny
@@ -120,19 +119,3 @@ def test_a_model_in_a_folder_counts_by_its_weights(tmp_path: Path) -> None:
     changed.shared.weight.data[0] += 1
     changed.save_pretrained(tmp_path / "copy")
     assert name_of_base(tmp_path, model=copy) != before
-
-
-def test_training_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> None:
-    def trainer(name: str) -> Any:
-        return points.trainer(tmp_path / name, points.pairs(8), save_strategy="steps", save_steps=1, max_steps=2)
-
-    uninterrupted, interrupted = trainer("whole"), trainer("out")
-    train_resumable(uninterrupted)
-    interrupted.train()
-    # As if killed while the checkpoint of step 2 was being written.
-    (tmp_path / "out/checkpoint-2/trainer_state.json").unlink()
-    (tmp_path / "out/checkpoint-2/model.safetensors").write_bytes(b"torn")
-    resumed = trainer("out")
-    train_resumable(resumed)
-    assert resumed.state.global_step == 2
-    assert torch.equal(points.weights(resumed), points.weights(uninterrupted))

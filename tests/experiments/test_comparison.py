@@ -14,7 +14,15 @@ from filelock import FileLock
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, compare, runs_of, with_settings
+from dair_hf.experiments.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    _in_columns,
+    compare,
+    runs_of,
+    with_settings,
+)
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import fingerprint
 from dair_hf.experiments.search import SearchConfig
@@ -99,6 +107,16 @@ def test_only_unfinished_runs_are_executed(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_a_table_is_shown_in_columns_below_two_lines_of_titles() -> None:
+    titles = "| method | runs | JGA known | JGA misleading | CM unseen | CM misleading | all right |"
+    row = "| dair | 1 | 0.973 | 0.976 | 0.889 (177/199) | 0.981 (199/203) | 0.849 |"
+    assert _in_columns(f"{titles}\n|---|---|---|---|---|---|---|\n{row}") == [
+        "                JGA         JGA               CM               CM    all",
+        "method  runs  known  misleading           unseen       misleading  right",
+        "dair       1  0.973       0.976  0.889 (177/199)  0.981 (199/203)  0.849",
+    ]
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -141,22 +159,6 @@ def test_two_comparisons_do_not_work_in_one_folder(tmp_path: Path) -> None:
     assert bench.executed == []
     bench.compare(["erm"])
     assert bench.executed == ["erm_seed0"]
-
-
-def test_interrupted_run_with_the_same_settings_keeps_its_folder(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-
-    def interrupt(run: Run) -> Result:
-        Path(run.args.output_dir, "checkpoint").write_text("step 3")
-        raise KeyboardInterrupt
-
-    execute, bench.execute = bench.execute, interrupt  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        bench.compare(["erm"])
-    assert not (tmp_path / "erm_seed0.json").exists()
-    bench.execute = execute  # type: ignore[method-assign]
-    bench.compare(["erm"])
-    assert (tmp_path / "runs/erm_seed0/checkpoint").read_text() == "step 3"
 
 
 def parsed(folder: Path, content: str, options: str) -> tuple[Any, ...]:

@@ -64,7 +64,7 @@ def test_a_run_is_found_again_if_only_paths_differ(tmp_path: Path) -> None:
     run, data = Run("erm", 0, tiny.config(tmp_path / "runs")), {"train": "d"}
     before = record(config={"data": Shared(), "training": run.args}, data=data)
     path = write_json(tmp_path / "erm_seed0.json", before)
-    moved = Run("erm", 0, tiny.config(tmp_path / "elsewhere"))
+    moved = Run("erm", 0, tiny.config(tmp_path / "elsewhere", disable_tqdm=False))
     assert find(tmp_path, moved, {"data": Shared("b")}, data) == json.loads(json.dumps(before))
     for other, settings, content in (
         (run, Shared(rows=4), data),

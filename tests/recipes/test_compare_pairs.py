@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from dair_hf import DAIRTrainer
@@ -23,7 +24,7 @@ from dair_hf.experiments.trials import DEV_METRIC
 from dair_hf.io.commands import INTERRUPTED
 from dair_hf.io.files import write_json
 from dair_hf.text.pair_files import GROUP
-from tests.fixtures import chats, saved_models
+from tests.fixtures import chats, saved_models, tiny
 from tests.fixtures.paths import ROOT
 from tests.fixtures.recipe_runs import QUIET, UNDRAWN, predictions, read
 
@@ -163,6 +164,18 @@ def test_the_best_model_is_of_a_current_run(tmp_path: Path) -> None:
     assert recipe["run_of"](best, records)["name"] == "c"
     records.append(finish("d", "4", 0.6))
     assert recipe["run_of"](best, records)["name"] == "d" and recipe["run_of"](best, records[:2]) is None
+
+
+def test_classes_that_no_row_teaches_are_named(tmp_path: Path) -> None:
+    views = {"train": ("a", "b"), "dev": ("a", "c"), "test": ("d", "a")}
+    parts = {
+        name: Dataset.from_dict({"text": ["w4"], "label": [original], "augmented_label": [partner]})
+        for name, (original, partner) in views.items()
+    }
+    describe = runpy.run_path(str(ROOT / "recipes" / "compare_pairs.py"))["describe"]
+    args = tiny.config(tmp_path, max_length=8)
+    assert any("c, d" in line for line in describe(parts, [*"abcd"], tiny.tokenizer(), args))
+    assert len(describe(parts, [*"ab"], tiny.tokenizer(), args)) == 2
 
 
 def test_a_folder_with_other_files_is_refused_before_training(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 from dair_hf import DAIRConfig
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, runs_of
-from dair_hf.io.files import read_yaml
 from tests.fixtures.paths import ROOT
 from tests.fixtures.recipe_runs import CONFIGS, RECIPES
 
@@ -58,11 +57,6 @@ def test_every_recipe_has_a_configuration() -> None:
     assert {COMMANDS[path][0] for path in OF_RECIPES} == set(NAMES)
     without = set(FILES) - set(OF_RECIPES)
     assert without == set(), "the header must hold the command: accelerate launch recipes/NAME.py --config ..."
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_configuration_names_the_recipe_of_its_command(path: Path) -> None:
-    assert read_yaml(path)["recipe"] == COMMANDS[path][0]
 
 
 @pytest.mark.parametrize("path", OF_RECIPES, ids=lambda path: path.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,7 @@ from dair_hf.io.files import read_yaml
 from dair_hf.modeling import ModelConfig, load_model
 from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
 from tests.fixtures.launching import forked
-from tests.fixtures.recipe_runs import (
-    CONFIGS,
-    RECIPES,
-    command_line,
-    equal_weights,
-    methods_of,
-    predictions,
-    read,
-    run_here,
-    weights,
-)
+from tests.fixtures.recipe_runs import CONFIGS, RECIPES, command_line, methods_of, predictions, read, run_here, weights
 
 RECIPE = "multiwoz_simpletod"
 SCRIPT = RECIPES / f"{RECIPE}.py"
@@ -71,29 +60,20 @@ def run(**overrides: Any) -> None:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """Folder and output of the demo, run once for several tests."""
     folder = tmp_path_factory.mktemp("recipe") / "demo"
-    done = forked(SCRIPT, *tiny(output_dir=folder, methods=["erm", "dair", "kl"]))
+    done = forked(SCRIPT, *tiny(output_dir=folder, methods=["erm", "dair"]))
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, done
 
 
 def test_demo_writes_records_table_and_plot(demo: Any) -> None:
     folder, done = demo
-    names = ["erm_seed0", "dair_seed0", "kl_seed0"]
-    table = (folder / "comparison.md").read_text()
-    assert [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")] == [
-        "method", "---", "erm", "dair", "kl",
-    ]  # fmt: skip
-    assert all(line in done.stdout for line in table.splitlines() if line.startswith("|"))
-    assert ", attainable" not in table
-    assert "Joint goal accuracy preset `any_of`; lambda 0.5 (token:" in table
-    assert [record["name"] for record in read(folder / "comparison.json")["runs"]] == names
+    assert ", attainable" not in (folder / "comparison.md").read_text()
+    assert methods_of(folder) == ["erm", "dair"]
     assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert {"audit_train.json", "audit_test.json"} <= {path.name for path in folder.iterdir()}
     assert "Traceback" not in done.stderr
-    for name in names:
+    for name in ("erm_seed0", "dair_seed0"):
         record = read(folder / f"{name}.json")
-        assert record["config"]["training"]["method"] == ("erm" if name.startswith("erm") else "dair")
-        assert record["config"]["training"]["max_steps"] == 4
         assert record["metrics"]["rows"] >= record["metrics"]["pairs"] > 0
         # Every turn of the demo is attainable, so that columns of these turns would repeat others.
         assert not any(key.startswith("attainable") for key in record["metrics"])
@@ -102,7 +82,7 @@ def test_demo_writes_records_table_and_plot(demo: Any) -> None:
         assert lines[0].keys() == {"row_id", "variant", "prediction", "reference", "correct", "cluster"}
         assert all(line["row_id"].startswith(f"{line['cluster']}/") for line in lines)  # its dialogue
     paired = read(folder / "paired.json")
-    assert paired["baseline"] == "erm" and paired["differences"].keys() <= {"dair", "kl"}
+    assert paired["baseline"] == "erm" and paired["differences"].keys() <= {"dair"}
     assert paired["clusters"] == len({line["cluster"] for line in lines}) < paired["rows"] == record["metrics"]["rows"]
     assert (folder / "paired.md").exists() and "about" in done.stdout
     # No incomplete files are left.
@@ -134,46 +114,11 @@ def test_names_that_give_areas_away(tmp_path: Path) -> None:
     means = [f"{sum(values) / len(values):.3f}" for values in expected.values()]
     table = [line.split(" | ") for line in (tmp_path / "comparison.md").read_text().splitlines() if line[:1] == "|"]
     assert table[0][2:5] == ["JGA known", "JGA unseen", "JGA misleading"] and table[2][2:5] == means
-    assert "All figures, which decide for each turn, are by `parlai_v22(" in (tmp_path / "comparison.md").read_text()
 
 
-def test_finished_runs_are_skipped_and_others_added(demo: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, _ = demo
-    files = [*(folder / f"{name}_seed0.json" for name in ("erm", "dair", "kl")), folder / "runs/erm_seed0/README.md"]
-    before = {path: (path.stat().st_mtime_ns, path.read_text()) for path in files}
-    run(output_dir=folder, methods=["erm", "dair", "kl", "da"])
-    assert {path: (path.stat().st_mtime_ns, path.read_text()) for path in files} == before
-    assert methods_of(folder) == ["erm", "dair", "kl", "da"]
-    shown = capsys.readouterr().out
-    assert "| da | 1 |" in shown and "Audit of the train pairs" in shown
-    # If all runs are finished, nothing is audited.
-    run(output_dir=folder, methods=["da"])
-    shown = capsys.readouterr().out
-    assert "Audit" not in shown and "| da | 1 |" in shown
-
-
-def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(demo[0], folder)
-    settings = {"output_dir": folder, "methods": ["dair"], "learning_rate": 0.03}
-    before = {path: path.read_bytes() for path in [*folder.glob("*_seed0.json"), *folder.glob("comparison.*")]}
-    with pytest.raises(SystemExit) as ended:
-        run(**settings)
-    assert ended.value.code == 2
-    assert f"error: {folder}/dair_seed0.json: " in str(ended.value)
-    for name in ("train", "test"):
-        (folder / f"audit_{name}.json").write_text("kept")
-    with pytest.raises(SystemExit, match="a finished run with other settings"):
-        run(output_dir=folder, methods=["dair"], max_source_tokens=300)
-    assert {(folder / f"audit_{name}.json").read_text() for name in ("train", "test")} == {"kept"}
-    assert {path: path.read_bytes() for path in before} == before
-    # The run's folder has checkpoints of the old settings, up to the last step: they must not be resumed.
-    (folder / "dair_seed0.json").rename(tmp_path / "dair_seed0.json")
-    run(**settings)
-    assert read(folder / "dair_seed0.json")["config"]["training"]["learning_rate"] == 0.03
-    assert not equal_weights(demo[0] / "runs/dair_seed0", folder / "runs/dair_seed0")
-    (aside,) = [path for path in (folder / "runs").iterdir() if path.name.startswith("dair_seed0_of_")]
-    assert equal_weights(aside, demo[0] / "runs/dair_seed0")
+def test_pairs_of_finished_runs_are_not_audited_again(demo: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(output_dir=demo[0], methods=["dair"])
+    assert "Audit" in demo[1].stdout and "Audit" not in capsys.readouterr().out
 
 
 def test_decoder_only_model(tmp_path: Path) -> None:
@@ -285,7 +230,7 @@ def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path
     }  # fmt: skip
     done = forked(SCRIPT, *tiny(**settings), ranks=2)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("| dair | 1 |") == 1
+    assert sum(line.startswith("dair  ") for line in done.stdout.splitlines()) == 1
     record = read(tmp_path / "dair_seed0.json")
     assert record["hardware"]["processes"] == 2
     lines = predictions(tmp_path / "runs/dair_seed0")
@@ -297,26 +242,6 @@ def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path
         "dair_seed0.json", "runs",
     }  # fmt: skip
     assert len(list(tmp_path.glob("base_*/model.safetensors"))) == 1
-
-
-BAD = [
-    ({"config": "nowhere.yaml"}, "nowhere.yaml"),
-    ({"max_step": 3}, "--max_step; did you mean 'max_steps'"),
-    ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, "lambdas"),
-    ({"source": "multiwoz", "data_dir": "nowhere", "sgd_dir": "nowhere"}, "nowhere"),
-    ({"max_source_tokens": 4}, "max_source_tokens"),
-    ({"max_target_tokens": 12}, "max_target_tokens"),
-    ({"model_settings": '{"model_type": "t5", "d_modl": 8}'}, "d_modl"),
-]
-
-
-@pytest.mark.parametrize(("overrides", "named"), BAD)
-def test_bad_settings_are_one_line(overrides: dict[str, Any], named: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(**{"output_dir": tmp_path / "out", "methods": ["erm"], **overrides})
-    message = str(ended.value)
-    assert message.startswith("error: ") and "\n" not in message and named in message
-    assert not list(tmp_path.rglob("*_seed0.json"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

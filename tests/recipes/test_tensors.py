@@ -14,7 +14,7 @@ import scipy.io
 from dair_hf.experiments import plots
 from dair_hf.vision.networks import DigitCNN
 from tests.fixtures.digits import noise_digits, write_parquet
-from tests.fixtures.recipe_runs import assert_ends_with_one_line, command_line, run
+from tests.fixtures.recipe_runs import command_line, run
 
 DIGITS = ["--train_rows", "60", "--validation_rows", "20", "--num_train_epochs", "2", "--lr_drop_epochs", "1"]
 
@@ -43,7 +43,7 @@ def record(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def test_colored_mnist_runs_every_method(mnist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_colored_mnist_runs_every_method(mnist: Path, tmp_path: Path) -> None:
     methods = ["da", "dair", "irm", "rex", "dro"]
     options = command_line(mnist=mnist, test_source="test", test_rows=50, seeds=0, penalty_anneal_steps=1)
     run("colored_mnist", "colored_mnist_adv", tmp_path, *DIGITS, *options, "--methods", *methods)
@@ -55,7 +55,6 @@ def test_colored_mnist_runs_every_method(mnist: Path, tmp_path: Path, capsys: py
             "both_correct_c1_c3", "both_correct_c1_augmentation",
         }  # fmt: skip
         assert all(0 <= metrics[name] <= 1 for name in ("accuracy_c1", "accuracy_c3"))
-    assert "| dro | 1 |" in capsys.readouterr().out
     card = (tmp_path / "runs" / "dro_seed0" / "README.md").read_text()
     assert "replaced by the objective: `GroupDRO(step_size=0.01)`" in card
     assert DigitCNN.from_pretrained(tmp_path / "runs" / "dair_seed0").config.num_channels == 3
@@ -83,15 +82,6 @@ def test_rotated_mnist_reports_each_digit_and_plots_the_regularizer_of_all_seeds
     by_digit = [metrics[f"accuracy_digit_{digit}"] for digit in range(10)]
     sizes = np.bincount(noise_digits(100, seed=2).labels.numpy(), minlength=10)
     assert np.dot(by_digit, sizes) / 100 == pytest.approx(metrics["original_accuracy"])
-
-
-def test_six_and_nine_sweeps_and_plots(mnist: Path, tmp_path: Path) -> None:
-    options = ["--mnist", str(mnist), "--seeds", "0", "--methods", "erm", "dair", "--lambda_sweep", "0", "10"]
-    run("rotated_6_9", "rotated_6_9", tmp_path, *DIGITS, *options)
-    for name in ("erm_seed0", "dair_lambda0_seed0", "dair_lambda10_seed0"):
-        assert {f"accuracy_theta_{theta}" for theta in (0, 15, 30, 45, 60)} <= set(record(tmp_path, name)["metrics"])
-    for plot in ("theta.png", "lambda.png", "comparison.png"):
-        assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("loss", "methods"), [("l2", ["erm", "da", "dair"]), ("huber", ["dair"]), ("term", ["dair"])])
@@ -132,22 +122,8 @@ def test_lambda_is_chosen_on_validation_rows_and_tested_once(
     assert f"lambda {best:g}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("recipe", "config", "options", "message"),
-    [
-        ("rotated_mnist", "rotated_mnist_weak", ["--mnist", "no/such/folder"], "no/such/folder"),
-        ("colored_mnist", "colored_mnist_adv", ["--setup", "blue"], "blue"),
-        ("robust_regression", "robust_regression", ["--methods", "erm", "pgd"], "methods: pgd"),
-    ],
-)
-def test_bad_input_ends_with_one_line(
-    recipe: str, config: str, options: list[str], message: str, tmp_path: Path
-) -> None:
-    assert_ends_with_one_line(recipe, config, tmp_path, options, message)
-
-
 def test_search_without_validation_rows_is_refused_before_training(qsar: Path, tmp_path: Path) -> None:
     options = ["--data_file", str(qsar), "--search_lambdas", "1", "2", "--max_steps", "1"]
-    recipe = "robust_regression"
-    assert_ends_with_one_line(recipe, recipe, tmp_path / "out", options, "validation_share")
+    with pytest.raises(SystemExit, match="^error: .*validation_share"):
+        run("robust_regression", "robust_regression", tmp_path / "out", *options)
     assert not list(tmp_path.rglob("*.safetensors")) and not (tmp_path / "out" / "search").exists()

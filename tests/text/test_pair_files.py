@@ -19,7 +19,7 @@ def parts_of(folder: Path, rows: list[dict[str, Any]], group: str | None = None)
 
 
 def row(original: str, partner: str | None, **others: Any) -> dict[str, Any]:
-    return {"text": original, "label": 0, "augmented_text": partner, **others}
+    return {"text": original, "label": len(partner or "") % 2, "augmented_text": partner, **others}
 
 
 def test_rows_that_share_a_text_directly_or_through_others_stay_together(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_rows_that_share_a_text_directly_or_through_others_stay_together(tmp_pat
     names = {name: {text[:-1] for text in part["text"]} for name, part in parts.items()}
     assert sum(map(len, names.values())) == 40 and len(set.union(*names.values())) == 40
     assert all(len(set(part[GROUP])) == len(part) / 3 for part in parts.values())
-    assert classes == ["0"]
+    assert classes == ["0", "1"]
     assert parts_of(tmp_path, rows)[0]["test"]["text"][:] == parts["test"]["text"][:]
 
 
@@ -91,7 +91,12 @@ def test_classes_are_those_of_all_rows_and_views(tmp_path: Path, labels: list[An
 
 @pytest.mark.parametrize(
     ("changes", "group", "message"),
-    [({}, "scene", "scene"), ({"text": "a"}, None, "test, dev"), ({"label": 0.5}, None, "0.5")],
+    [
+        ({}, "scene", "scene"),
+        ({"text": "a"}, None, "test, dev"),
+        ({"label": 0.5}, None, "0.5"),
+        ({"label": "good"}, None, "two classes.*good"),  # a model with one output would be a regression
+    ],
 )
 def test_what_cannot_be_split_is_refused(
     tmp_path: Path, changes: dict[str, Any], group: str | None, message: str

@@ -12,6 +12,7 @@ import torch
 from peft import LoraConfig, PeftModel
 from transformers import (
     AutoModelForSequenceClassification,
+    BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
     GPT2LMHeadModel,
@@ -40,8 +41,9 @@ def encoder(folder: Path) -> str:
     return str(folder)
 
 
-def trainer(folder: Path, model: Any, data: Any = None, **given: Any) -> DAIRTrainer:
-    return DAIRTrainer(model, tiny.config(folder / "out", max_steps=1), train_dataset=data, **given)
+def trainer(folder: Path, model: Any, data: Any = None, method: str = "dair", **given: Any) -> DAIRTrainer:
+    args = tiny.config(folder / "out", max_steps=1, method=method)
+    return DAIRTrainer(model, args, train_dataset=data, **given)
 
 
 def named(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -134,6 +136,29 @@ def test_adapters_are_added_and_the_new_output_layer_is_trained_and_saved(tmp_pa
     inputs = {"input_ids": torch.tensor([[4, 5]])}
     torch.testing.assert_close(loaded(**inputs).logits, made.model.eval()(**inputs).logits)
     assert ADAPTERS.task_type is None
+    # The folder of the adapters is a name as well: they are loaded on their base, and trained on.
+    onward = trainer(tmp_path, tmp_path / "saved", ROWS)
+    torch.testing.assert_close(onward.model.eval()(**inputs).logits, made.model(**inputs).logits)
+    assert [name for name, weight in onward.model.named_parameters() if weight.requires_grad] == trained
+    assert onward.processing_class.get_vocab() == tiny.tokenizer().get_vocab()
+
+
+@pytest.mark.parametrize(
+    "columns", [("sentence", "label"), ("sentence", "label", "aug_sentence"), ("prompt", "completion"), ("text",)]
+)
+@pytest.mark.parametrize("kind", [BertModel, BertForSequenceClassification, BertForMaskedLM])
+def test_columns_that_an_encoder_does_not_read_are_named(tmp_path: Path, kind: type, columns: tuple[str, ...]) -> None:
+    kind(saved_models.bert_config()).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    rows = [dict.fromkeys(columns, "w4")]
+    with pytest.raises(DataError) as refused:
+        trainer(tmp_path, tmp_path, rows, method="erm").train()
+    assert str(list(columns)) in str(refused.value) and "text and label" in str(refused.value)
+
+
+def test_columns_without_a_partner_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="augmented_.*'aug_text'"):
+        trainer(tmp_path, encoder(tmp_path / "bert"), [{**ROWS[0], "aug_text": "w6"}]).train()
 
 
 def test_a_name_without_a_model_is_refused(tmp_path: Path) -> None:

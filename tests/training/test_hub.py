@@ -128,28 +128,6 @@ def test_a_pushed_model_answers_as_before_by_the_code_of_its_card(hub: Path, tmp
     assert AutoTokenizer.from_pretrained(repo)("w4 w5")["input_ids"] == tiny.tokenizer()("w4 w5")["input_ids"]
 
 
-@pytest.mark.slow
-def test_a_run_with_adapters_resumes_from_its_checkpoint_on_the_hub(hub: Path, tmp_path: Path) -> None:
-    def run(name: str, steps: int, **settings: Any) -> Any:
-        """A trainer whose learning rate is constant, so that steps do not depend on their number."""
-        defaults = {"learning_rate": 0.05, "lr_scheduler_type": "constant", "hub_model_id": "tester/adapters"}
-        built = with_adapters(hub)
-        data = tiny.pairs("gpt2", 8)
-        return tiny.trainer(tmp_path / name, "gpt2", data, built=built, max_steps=steps, **defaults, **settings)
-
-    saving = {"save_strategy": "steps", "save_steps": 1, "push_to_hub": True, "hub_strategy": "checkpoint"}
-    run("pushed", 2, **saving).train()
-    checkpoint = hub / "tester" / "adapters" / "last-checkpoint"
-    files = {path.name for path in checkpoint.iterdir()}
-    assert {"adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "trainer_state.json"} <= files
-    assert "model.safetensors" not in files
-    whole, resumed = run("whole", 4), run("resumed", 4)
-    whole.train()
-    resumed.train(resume_from_checkpoint=str(checkpoint))
-    assert resumed.state.global_step == 4
-    assert predicted(resumed.model) == predicted(whole.model)
-
-
 @pytest.mark.parametrize("name", ["consistency", "joint_goal_accuracy", "vqa_accuracy"])
 def test_the_folder_of_a_metric_is_a_space(name: str) -> None:
     """The Hub refuses a Space whose README.md does not say how to run it."""

@@ -184,10 +184,6 @@ class Reads:
         return {"x": x, "labels": torch.tensor([float(view["answers"] == ["yes"]) for view in views]).double()}
 
 
-class ReadsAll(Reads):
-    columns = ()
-
-
 def told() -> datasets.Dataset:
     """Return six rows of paths and answers, with an unused column; every third row has no partner."""
     rows: list[dict[str, Any]] = []
@@ -235,15 +231,6 @@ def test_a_collator_gets_the_same_columns_in_evaluation(tmp_path: Path) -> None:
     assert made.evaluate(told())["eval_pairs"] == 4
     assert len(collator.seen) == 20
     assert all(view.keys() == {"image", "answers"} for view in collator.seen)
-
-
-def test_columns_that_a_collator_does_not_list_are_removed(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expects a row with a partner"):
-        reading(tmp_path, told(), ReadsAll()).train()
-    with pytest.raises(ValueError, match="No columns in the dataset match the model's forward method signature"):
-        reading(tmp_path, told().remove_columns("row_id"), ReadsAll(), method="erm").train()
-    with pytest.raises(KeyError, match="image"):
-        reading(tmp_path, told(), ReadsAll(), method="erm").train()
 
 
 @pytest.mark.parametrize("skipped", [0, 1])

@@ -119,14 +119,6 @@ def test_the_trainer_writes_its_evaluations(tmp_path: Path) -> None:
     assert "it is 4 / 4, as in the paper's tables." in card.text
 
 
-def test_a_model_without_a_name_was_trained_from_scratch(tmp_path: Path) -> None:
-    made = tiny.trainer(tmp_path, "t5", None)
-    made.create_model_card(dataset="Tiny training")
-    text = " ".join((tmp_path / "README.md").read_text(encoding="utf-8").split())
-    assert "This model is trained from scratch on the Tiny training dataset." in text
-    assert "fine-tuned version" not in text
-
-
 def test_an_objective_is_named_without_a_memory_address(tmp_path: Path) -> None:
     for objective, name in ((originals, "originals"), (GroupDRO(step_size=0.5), "GroupDRO(step_size=0.5)")):
         points.trainer(tmp_path, points.pairs(4), objective, method="da").create_model_card()

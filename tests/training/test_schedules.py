@@ -30,12 +30,6 @@ def test_the_rate_drops_at_the_first_step_after_the_epoch(
     assert used == pytest.approx(expected)
 
 
-def test_epochs_of_data_without_a_length_are_refused(tmp_path: Path) -> None:
-    settings = {"lr_drop_epochs": [1], "lr_scheduler_type": "constant", "max_steps": 5}
-    with pytest.raises(TypeError, match="has no len"):
-        points.trainer(tmp_path, points.rows_of(points.pairs(12)).to_iterable_dataset(), **settings).train()
-
-
 def test_the_rate_has_a_half_life_in_steps(tmp_path: Path) -> None:
     settings = {"lr_half_life_steps": 4, "lr_scheduler_type": "constant", "learning_rate": 0.5, "max_steps": 9}
     trainer = points.trainer(tmp_path, points.pairs(12), **settings)

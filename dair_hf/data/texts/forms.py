@@ -63,13 +63,9 @@ def holds_text(columns: Collection[str]) -> bool:
 
 
 def form_of(columns: Collection[str], generates: bool, model: str, prompts: bool = False) -> TextForm:
-    """Return the form of text data for a kind of model; refuse partners that lack a column of it.
+    """Return the form of text data for a model that generates, or gives texts a label; `prompts`: inputs are enough.
 
-    Args:
-        columns: Columns of the data.
-        generates: Whether it is a language model; otherwise it gives texts a label.
-        model: Name of the model, for messages.
-        prompts: Whether inputs are enough, as for predictions; the form of data without targets has `target=None`.
+    It refuses partners that lack a column of the form. The form of data without targets has `target=None`.
     """
     names = set(columns)
     wanted = GENERATED if generates else (CLASSES,)
@@ -96,17 +92,7 @@ def require_partner_columns(form: TextForm, columns: Collection[str], where: str
 def view_of(row: Mapping[str, Any], form: TextForm, view: int, where: object) -> dict[str, Any] | None:
     """Return the checked contents of a view of a row: column of the form -> text, list of messages, or label.
 
-    Args:
-        row: The row.
-        form: Form of the data.
-        view: 0 for the original, p for its partner number p.
-        where: Name of the row, for messages.
-
-    Returns:
-        The contents; None for an absent partner, whose own columns are all empty.
-
-    Raises:
-        DataError: Some of the columns of a partner are empty and others not, or a cell cannot be used.
+    None for an absent partner, whose own columns are all empty.
 
     Example:
         >>> row = {"text": "a", "label": 1, "augmented_text": "b", "augmented_2_text": None}
@@ -161,15 +147,9 @@ def _is_message(message: Any) -> bool:
 
 
 def tools_of(row: Mapping[str, Any], prefix: str, where: object) -> list[Any] | None:
-    """Return the tools that the template of a chat lists: tools of the view, else of the original.
+    """Return the tools that the template of a chat lists, JSON schemas of the view, else of the original.
 
-    Args:
-        row: The row; `tools` is a list of JSON schemas, or its JSON text.
-        prefix: Prefix of the columns of the view.
-        where: Name of the row, for messages.
-
-    Returns:
-        The tools, without the empty fields that columns of a table have; None if there are none.
+    The empty fields that columns of a table have are left out.
 
     Example:
         >>> tools_of({"tools": '[{"name": "add"}]', "augmented_tools": [{"name": "neg", "x": None}]}, "augmented_", 0)
@@ -200,13 +180,7 @@ def label_of(
 ) -> Any:
     """Return the label of a view as the model needs it: the number of a class, a number, or a list of them in [0, 1].
 
-    Args:
-        value: Content of the cell. Whole numbers may be floats, as in a column of a CSV file with empty cells.
-        loss: Name of the sample loss: "classification", "multi_label", or one of numbers.
-        label2id: Name of a class -> its number, of the model.
-        num_labels: Number of classes; 0: unknown.
-        where: Name of the row, for messages.
-        column: Column, for messages.
+    Whole numbers may be floats, as in a column of a CSV file with empty cells; `num_labels=0`: unknown.
 
     Example:
         >>> label_of("yes", "classification", {"no": 0, "yes": 1}, 2, "row '0'", "label")

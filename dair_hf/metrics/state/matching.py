@@ -203,12 +203,8 @@ def _is_ignored(slot: str, convention: Convention, names: _SlotNames) -> bool:
 def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) -> list[Comparison]:
     """Compare (prediction, reference) of all turns of a data set, whose values are `Belief` objects.
 
-    Raises:
-        DataError: Nearly all predictions are text without the form of a state, or have no slot that a reference or
-            MultiWOZ has: their accuracy would be 0 for any model. Or the convention leaves nothing to compare.
-
-    Warns:
-        SlotNameWarning, BeliefTextWarning: The same problem in some predictions only.
+    It refuses predictions of which nearly all are text without the form of a state, or have no slot that a reference or
+    MultiWOZ has, since their accuracy would be 0 for any model; of some of them it warns.
     """
     beliefs = [prediction.value for prediction, _ in turns]
     other = [prediction.where for prediction, _ in turns if not prediction.value.is_well_formed]

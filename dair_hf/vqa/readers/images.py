@@ -81,10 +81,7 @@ def load_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     """Load an image file as RGB pixels, `[H, W, 3]` uint8, a writable copy.
 
     Grayscale, CMYK and palette images are converted, 16-bit grayscale keeps its upper byte, transparent pixels are
-    blended with white, and the EXIF orientation is applied.
-
-    Raises:
-        DataError: The file is missing, truncated or not an image, or has 32-bit pixels.
+    blended with white, and the EXIF orientation is applied. 32-bit pixels are refused.
     """
     with explained(str(path), *_DECODING_ERRORS), Image.open(path) as image:
         image.load()
