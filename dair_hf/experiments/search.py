@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -91,12 +91,6 @@ class SearchConfig(Settings):
             require_distinct("search_lambdas", [f"{value:g}" for value in self.lambdas])  # as in file names
         if self.search_weights:
             require_distinct("search_weights", [f"{value:g}" for value in self.search_weights])
-
-    def check_with(self, others: Sequence[Any], given: Collection[str], options: Collection[str] = ()) -> None:
-        """Refuse lambdas that the grid would replace; `dair_lambda` of a file is the default of runs without a grid."""
-        unused = {"dair_lambda", "lambda_sweep"}.intersection(options) | {"lambdas"}.intersection(given)
-        if self.lambdas and unused:
-            raise DataError(f"{sorted(unused)[0]} has no effect, because the grid of the search chooses lambda")
 
     @property
     def lambdas(self) -> tuple[float, ...]:
@@ -229,17 +223,8 @@ def _write_choice(
     folder: Path, title: str, setting: str, points: Sequence[_Point], chosen: float, metrics: Sequence[str]
 ) -> None:
     """Write `choice.json` and `sweep.png`."""
-    key = "dair_lambda" if setting == LAMBDA else setting
-    listed = [
-        {
-            key: point.value,
-            "accuracies": point.accuracies,
-            "consistencies": point.consistencies,
-            "accuracy": point.accuracy,
-        }
-        for point in points
-    ]
-    write_json(folder / "choice.json", {key: chosen, "points": listed})
+    listed = [{**point._asdict(), "accuracy": point.accuracy} for point in points]
+    write_json(folder / "choice.json", {"setting": setting, "value": chosen, "points": listed})
     series = {
         key: mean_series({point.value: point[index] for point in points})  # type: ignore[misc]
         for index, key in enumerate(metrics, 1)

@@ -96,8 +96,8 @@ def test_every_trial_is_a_run_with_a_record(tmp_path: Path) -> None:
     ]  # fmt: skip
     choice = read_json(folder / "choice.json")
     # Means 0.61, 0.80 and 0.785.
-    assert choice["dair_lambda"] == 1.0
-    assert [point["dair_lambda"] for point in choice["points"]] == GRID
+    assert choice["value"] == 1.0
+    assert [point["value"] for point in choice["points"]] == GRID
     assert choice["points"][1]["accuracies"] == [0.9, 0.7] and choice["points"][1]["consistencies"] == [0.6, 0.6]
     assert (folder / "sweep.png").exists()
     final = (tmp_path / "final" / "comparison.md").read_text()
@@ -114,7 +114,7 @@ def test_partner_weights_of_da_are_chosen_as_lambdas_are(tmp_path: Path) -> None
     trials = [f"da_weight{value}_seed{seed}" for seed in (0, 1) for value in (1, 10)]
     assert bench.ran == {"validation": trials, "test": ["erm_seed0", "da_seed0"]}
     choice = read_json(tmp_path / "search" / "da" / "choice.json")
-    assert choice["weight"] == 1.0 and [point["weight"] for point in choice["points"]] == [1.0, 10.0]
+    assert choice["value"] == 1.0 and [point["value"] for point in choice["points"]] == [1.0, 10.0]
     settings = [read_json(tmp_path / "final" / f"{name}_seed0.json")["config"]["training"] for name in ("erm", "da")]
     assert [of_run["view_weights"] for of_run in settings] == [None, [0.5, 1.0]]
     assert "Chosen on validation data by acc: weight 1 for da" in (tmp_path / "final" / "comparison.md").read_text()
@@ -164,7 +164,7 @@ def test_undefined_accuracy_cannot_be_compared(tmp_path: Path, monkeypatch: pyte
 
 def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
     Bench(tmp_path).search(metrics=("acc",), lower_is_better=True)
-    assert read_json(tmp_path / "search" / "dair" / "choice.json")["dair_lambda"] == 0.1
+    assert read_json(tmp_path / "search" / "dair" / "choice.json")["value"] == 0.1
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def test_two_ranks_search_and_compare_once(tmp_path: Path) -> None:
     done = forked(RECIPES / "robust_regression.py", *command_line(**options), *QUIET, ranks=2)
     assert done.returncode == 0, done.stderr[-4000:]
     choice = read_json(tmp_path / "out" / "search" / "dair" / "choice.json")
-    errors = {point["dair_lambda"]: point["accuracy"] for point in choice["points"]}
-    assert sorted(errors) == [0, 1] and choice["dair_lambda"] == min(errors, key=errors.__getitem__)
+    errors = {point["value"]: point["accuracy"] for point in choice["points"]}
+    assert sorted(errors) == [0, 1] and choice["value"] == min(errors, key=errors.__getitem__)
     record = read_json(tmp_path / "out" / "final" / "dair_seed0.json")
     assert record["hardware"]["processes"] == 2
-    assert record["config"]["training"]["dair_lambda"] == choice["dair_lambda"]
+    assert record["config"]["training"]["dair_lambda"] == choice["value"]

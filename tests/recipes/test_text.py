@@ -68,7 +68,7 @@ def test_the_best_epoch_is_evaluated(cad: str, tmp_path: Path) -> None:
         folder = tmp_path / "search" / "dair" / "runs" / f"dair_lambda{value}_seed0"
         assert record["metrics"]["both_views_accuracy"] == read(folder / "trainer_state.json")["best_metric"]
         assert record["metrics"]["pairs"] == 16
-    chosen = read(tmp_path / "search" / "dair" / "choice.json")["dair_lambda"]
+    chosen = read(tmp_path / "search" / "dair" / "choice.json")["value"]
     assert chosen == min(trials, key=lambda value: (-trials[value]["metrics"]["both_views_accuracy"], value))
     final = read(tmp_path / "final" / "dair_seed0.json")
     assert (final["config"]["training"]["dair_lambda"], final["metrics"]["pairs"]) == (chosen, 12)
