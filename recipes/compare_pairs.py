@@ -64,7 +64,7 @@ from dair_hf.text.pair_files import GROUP, PairFileConfig, load_parts
 STATE = "trainer_state.json"
 EPOCHS = 2, 10
 ROWS_PER_RUN = {"cpu": 500, "gpu": 5000}  # to train on, counted in every epoch
-MAX_TOKENS = {"cpu": 40, "gpu": 512}  # of classifiers
+MAX_TOKENS = {"cpu": 48, "gpu": 512}  # of classifiers
 MAX_TOKENS_OF_TEXT = 512  # of prompt and answer
 
 
