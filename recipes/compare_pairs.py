@@ -54,7 +54,7 @@ from dair_hf.experiments.comparison import (
     with_settings,
 )
 from dair_hf.experiments.run_records import SETTINGS_NOTE, fingerprint
-from dair_hf.experiments.trials import DEV_METRIC, partner_weights, report_trials, run_trials, trial_runs
+from dair_hf.experiments.trials import DEV_METRIC, report_trials, run_trials, trial_runs
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import LOCK, atomic_folder, atomic_path, read_json, require_output_folder
 from dair_hf.io.processes import on_first_rank
@@ -189,15 +189,15 @@ def main() -> None:
     if is_main:
         print("\n".join(notes), flush=True)
     names = itertools.product(comparison.methods, comparison.seeds)
-    weights = partner_weights(views_of(parts["train"]).has_partner.mean())
-    current = {run.name for method, seed in names for run in trial_runs(comparison, method, args, seed, weights)}
+    share = views_of(parts["train"]).has_partner.mean()
+    current = {run.name for method, seed in names for run in trial_runs(comparison, method, args, seed, share)}
     records, labels = run_trials(
         comparison,
         args,
         partial(train_and_evaluate, current=current, model=model, tokenizer=tokenizer, parts=parts, classes=classes),
         {"data": data, "model": model},
         {part: fingerprint(rows.to_dict()) for part, rows in parts.items()},
-        weights,
+        share,
     )
     if is_main:
         with atomic_path(folder / "test.jsonl") as scratch:

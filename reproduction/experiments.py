@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from filelock import lock_descriptor
 
+from dair_hf.config import AUTO
 from dair_hf.errors import DataError
 from dair_hf.io.files import SCRATCH, atomic_path, mark_folder, read_json, read_yaml, write_json
 
@@ -131,9 +132,10 @@ def _digest(config: Path) -> str:
 
 
 def is_done(experiment: Experiment, results: Path) -> bool:
-    """Return whether the results contain the records of an experiment with its current settings."""
-    marker = results / experiment.name / MARKER
-    return marker.exists() and read_json(marker) == settings_of(experiment)
+    """Return whether the results contain all records of an experiment, with its current settings."""
+    folder = results / experiment.name
+    is_current = (folder / MARKER).exists() and read_json(folder / MARKER) == settings_of(experiment)
+    return is_current and finished_runs(folder) >= experiment.runs
 
 
 def finished_runs(output: Path) -> int:
@@ -199,7 +201,12 @@ def restore(experiment: Experiment, output: Path, results: Path) -> None:
 def _of_today(record: Any) -> Any:
     """Return a record without those removed settings that had the value of all runs since."""
     settings = {
-        part: {name: value for name, value in values.items() if REMOVED_SETTINGS.get(part, {}).get(name, ...) != value}
+        part: {
+            name: value
+            for name, value in values.items()
+            if REMOVED_SETTINGS.get(part, {}).get(name, ...) != value
+            or (name == "lambda_target" and values["dair_lambda"] == AUTO)
+        }
         if isinstance(values, dict)
         else values
         for part, values in record.get("config", {}).items()

@@ -143,6 +143,8 @@ def _folder_table(folder: str, results: Path) -> str:
         if folder in TABLES:
             return TABLES[folder](results)
         return (results / folder / "comparison.md").read_text(encoding="utf-8").partition("\n\n")[2].strip()
+    except FileNotFoundError:
+        return "Not run yet."
     except (DataError, OSError) as error:
         return f"No table: {error}"
 

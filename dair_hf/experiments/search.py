@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -92,6 +92,13 @@ class SearchConfig(Settings):
         if self.search_weights:
             require_distinct("search_weights", [f"{value:g}" for value in self.search_weights])
 
+    def check_with(self, others: Sequence[Any], given: Collection[str], options: Collection[str] = ()) -> None:
+        """Refuse options that a grid would replace; those of a file are for runs without a grid."""
+        of_grids = {"lambda_sweep": self.lambdas or self.search_weights, "view_weights": self.search_weights}
+        of_grids |= {"dair_lambda": self.lambdas, "lambdas": self.lambdas}
+        if replaced := sorted(name for name, grid in of_grids.items() if grid and name in options):
+            raise DataError(f"{replaced[0]} has no effect, because the grid of the search decides")
+
     @property
     def lambdas(self) -> tuple[float, ...]:
         """The grid in ascending order; empty if none is set."""
@@ -150,8 +157,9 @@ def search_or_compare(
         lines = [*notes, f"Methods with a regularizer: {lambda_note(comparison, args)}."]
         runs = list(runs_of(comparison, args))
         return compare(runs, lambda run: execute(run, "test"), folder, title, columns, settings, data, lines)
-    grids = search.grids(comparison)
-    if is_cm(metrics[0]) or not grids:  # a model that answers all inputs alike would have the best CM
+    grids, lambdas = search.grids(comparison), comparison.lambdas or {}
+    unused = search.lambdas and not comparison.regularized or search.search_weights and "da" not in grids
+    if is_cm(metrics[0]) or unused:  # a model that answers all inputs alike would have the best CM
         raise DataError(
             f"metrics={metrics}, methods={comparison.methods}: expected a metric other than CM to choose by, such as "
             "both_correct, and a method that has the setting: dair a lambda, da a weight"
@@ -182,10 +190,12 @@ def search_or_compare(
                     "chosen; use another output_dir, and report both"
                 )
     place = with_settings(args, output_dir=str(final))
-    runs = [run_of(place, m, m, seed, **changes.get(m, {})) for seed in comparison.seeds for m in comparison.methods]
+    changes |= {m: {"dair_lambda": lambdas.get(m, args.dair_lambda)} for m in comparison.methods if m not in changes}
+    runs = [run_of(place, m, m, seed, **changes[m]) for seed in comparison.seeds for m in comparison.methods]
     listed = ", ".join(f"{setting} {value:g} for {method}" for method, (setting, value) in chosen.items())
-    unit = f" ({args.lambda_unit})" if search.lambdas else ""
-    lines = [*notes, f"Chosen on validation data by {metrics[0]}: {listed}{unit}."]
+    rest = [f"{changes[m]['dair_lambda']} for {m}" for m in comparison.regularized if m not in chosen]
+    rest = [f"without a choice: lambda {', '.join(rest)}"] if rest else []
+    lines = [*notes, f"Chosen on validation data by {metrics[0]}: {'; '.join([listed, *rest])} ({args.lambda_unit})."]
     compare(runs, lambda run: execute(run, "test"), final, f"{title}: test set", columns, settings, data, lines)
     return ""
 
@@ -230,6 +240,4 @@ def _write_choice(
         for index, key in enumerate(metrics, 1)
     }
     drawn = {label: curve for label, curve in series.items() if curve[0]}
-    plot_curves(
-        folder / "sweep.png", title, setting, "validation metric", drawn, setting == LAMBDA and points[0].value > 0
-    )
+    plot_curves(folder / "sweep.png", title, setting, "validation metric", drawn, points[0].value > 0)

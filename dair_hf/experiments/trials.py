@@ -45,17 +45,17 @@ def run_trials(
     execute: Callable[[Run, int], Result],
     config: Mapping[str, Any],
     data: Mapping[str, str],
-    weights: Sequence[float],
+    partner_share: float,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Run every setting with the first seed, and the setting of each method that is best on dev with the other seeds.
 
-    DA has one setting for each of `weights`, other methods one. Of equally good ones the first is chosen. The best
+    DA has two partner weights, other methods one setting. Of equally good ones the first is chosen. The best
     trial is the run of its method with the first seed, so that choosing costs the other trials only.
 
     Return the records of the chosen runs, under the names of the methods, and method -> name of its setting.
     """
     first, *others = comparison.seeds
-    trials = {method: trial_runs(comparison, method, args, first, weights) for method in comparison.methods}
+    trials = {method: trial_runs(comparison, method, args, first, partner_share) for method in comparison.methods}
     total = sum(map(len, trials.values())) + len(others) * len(trials)
 
     def run_all(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -69,7 +69,7 @@ def run_trials(
     }
     found |= run_all(
         [
-            trial_runs(comparison, method, args, seed, weights)[index]
+            trial_runs(comparison, method, args, seed, partner_share)[index]
             for seed in others
             for method, index in chosen.items()
         ]
@@ -79,26 +79,21 @@ def run_trials(
     return [{**found[name], "method": method} for method, name in wanted], labels
 
 
-def partner_weights(partner_share: float) -> tuple[float, float]:
-    """Return the weights of partners to try: 0.5 as the original's, and one with which they count as much as originals.
-
-    An original without a partner has weight 1. If all have one, the second weight is 1.
-
-    Example:
-        >>> partner_weights(1.0), partner_weights(0.1)
-        ((0.5, 1.0), (0.5, 9.5))
-    """
+def _partner_weights(partner_share: float) -> tuple[float, float]:
+    """Return 0.5, and the weight (at least 1) with which all partners count as much as all originals."""
     return 0.5, max(1.0, float(f"{1 / partner_share - 0.5:.2g}"))
 
 
 def trial_runs(
-    comparison: ComparisonConfig, method: str, args: DAIRConfig, seed: int, weights: Sequence[float]
+    comparison: ComparisonConfig, method: str, args: DAIRConfig, seed: int, partner_share: float
 ) -> list[Run]:
     """Return one run for each setting of a method."""
     value = (comparison.lambdas or {}).get(method, args.dair_lambda)
     settings: dict[str, dict[str, Any]] = {method: {"dair_lambda": value}}
     if METHOD_PRESETS[method][0] == "da":
-        settings = {f"{method}_weight{weight:g}": {"view_weights": [0.5, weight]} for weight in weights}
+        settings = {
+            f"{method}_weight{weight:g}": {"view_weights": [0.5, weight]} for weight in _partner_weights(partner_share)
+        }
     return [run_of(args, method, label, seed, **changes) for label, changes in settings.items()]
 
 

@@ -42,7 +42,7 @@ UNSEEN_NUMBERS = 25  # first numbers that only test partners have: no training q
 ROLES = {PROMPT: "user", COMPLETION: "assistant"}
 
 
-def generate_problems(
+def _generate_problems(
     count: int, numbers: Sequence[int], seed: int, name: str = "train", exclude: Collection[int] = ()
 ) -> datasets.Dataset:
     """Generate word problems whose first number comes from a list; the second one is 1 to 9."""
@@ -163,8 +163,8 @@ def _problems(seed: int) -> ChatData:
     # Training rows have no unseen numbers in questions or results; test partners have no others.
     unseen = set(others[:UNSEEN_NUMBERS])
     problems = {
-        "train": generate_problems(TRAIN_PROBLEMS, known, seed, "train", exclude=unseen),
-        "test": generate_problems(TEST_PROBLEMS, known, seed, "test"),
+        "train": _generate_problems(TRAIN_PROBLEMS, known, seed, "train", exclude=unseen),
+        "test": _generate_problems(TEST_PROBLEMS, known, seed, "test"),
     }
     augmenters = (
         NumberAugmenter(formula_column=FORMULA, exclude=unseen, exclude_results=unseen, seed=seed),

@@ -48,11 +48,12 @@ class Bench:
         seeds: tuple[int, ...] = (0,),
         metrics: tuple[str, ...] = ("acc", "cm"),
         shared: str = "s",
+        lambdas: dict[str, Any] | None = None,
         **options: Any,
     ) -> str:
         return search_or_compare(
             SearchConfig(search_lambdas=grid, search_weights=weights, search_seeds=[0, 1]),
-            ComparisonConfig(list(methods), seeds=list(seeds)),
+            ComparisonConfig(list(methods), lambdas, list(seeds)),
             tiny.config(self.folder, normalization="pair", dair_lambda=10.0),
             self.execute,
             "title",
@@ -120,6 +121,18 @@ def test_partner_weights_of_da_are_chosen_as_lambdas_are(tmp_path: Path) -> None
     assert "Chosen on validation data by acc: weight 1 for da" in (tmp_path / "final" / "comparison.md").read_text()
 
 
+def test_methods_without_a_grid_keep_their_lambdas(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.search(None, [1.0], methods=("da", "kl", "dair"), lambdas={"kl": 0.1})
+    finals = {
+        name: read_json(tmp_path / "final" / f"{name}_seed0.json")["config"]["training"] for name in ("kl", "dair")
+    }
+    assert [finals[name]["dair_lambda"] for name in ("kl", "dair")] == [0.1, 10.0]
+    assert "without a choice: lambda 0.1 for kl, 10.0 for dair (per" in (tmp_path / "final/comparison.md").read_text()
+    with pytest.raises(DataError, match="no effect"):
+        SearchConfig(search_weights=[1.0]).check_with([], set(), {"view_weights"})
+
+
 def test_interrupted_search_resumes(tmp_path: Path) -> None:
     whole, killed = Bench(tmp_path / "whole"), Bench(tmp_path / "killed")
     whole.search()
@@ -168,7 +181,14 @@ def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"metrics": ("cm",)}, {"metrics": ("reverse_cm",)}, {"methods": ("erm", "da")}, {"methods": ("irm",)}]
+    "given",
+    [
+        {"metrics": ("cm",)},
+        {"metrics": ("reverse_cm",)},
+        {"methods": ("erm", "da")},
+        {"methods": ("irm",)},
+        {"weights": [1.0]},
+    ],
 )
 def test_searches_without_a_choice_are_refused(tmp_path: Path, given: dict[str, Any]) -> None:
     """A model that answers all inputs alike has a CM of 1; ERM and DA-ERM have no lambda."""

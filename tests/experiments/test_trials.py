@@ -11,7 +11,7 @@ import pytest
 from dair_hf.evaluation.paired import PairedDifference
 from dair_hf.experiments.comparison import ComparisonConfig
 from dair_hf.experiments.run_records import Result, Run
-from dair_hf.experiments.trials import DEV_METRIC, _outcomes, _verdict, run_trials
+from dair_hf.experiments.trials import DEV_METRIC, _outcomes, _partner_weights, _verdict, run_trials
 from tests.fixtures import tiny
 
 
@@ -25,7 +25,8 @@ def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
 
     comparison = ComparisonConfig(["erm", "da", "kl", "dair"], {"kl": 10.0}, seeds=[3, 4])
     args = tiny.config(tmp_path / "out", dair_lambda="auto")
-    records, labels = run_trials(comparison, args, execute, {}, {}, (0.5, 1.0))
+    records, labels = run_trials(comparison, args, execute, {}, {}, 1.0)
+    assert (_partner_weights(1.0), _partner_weights(0.1)) == ((0.5, 1.0), (0.5, 9.5))
     # Of the two best weights the first, equal ones, is chosen.
     assert labels == {"erm": "erm", "da": "da_weight0.5", "kl": "kl", "dair": "dair"}
     assert len(executed) == len(set(executed)) == 9 and {total for _, total in executed} == {9}
@@ -34,7 +35,7 @@ def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
         (method, seed) for seed in (3, 4) for method in comparison.methods
     ]
     assert records[-2]["config"]["training"]["dair_lambda"] == 10
-    assert run_trials(comparison, args, execute, {}, {}, (0.5, 1.0)) == (json.loads(json.dumps(records)), labels)
+    assert run_trials(comparison, args, execute, {}, {}, 1.0) == (json.loads(json.dumps(records)), labels)
     assert len(executed) == 9
 
 

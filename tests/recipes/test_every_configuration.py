@@ -236,6 +236,8 @@ def test_a_configuration_is_interrupted_and_continued(
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert [method.split("_lambda")[0] for method in methods_of(tmp_path / "parted")] == both
     assert "| method |" in (tmp_path / "parted" / "comparison.md").read_text()
+    if name == "rotated_6_9":
+        assert {path.name for path in (tmp_path / "parted").glob("*.png")} > {"theta.png", "lambda.png"}
     assert run_until(tmp_path / "whole", [last]) == [1, 2, 3, 4]
     (parted,), (whole,) = ((tmp_path / part / "runs").glob(f"{last}*_seed0") for part in ("parted", "whole"))
     assert equal_weights(parted, whole, "adapter_model" if (whole / "adapter_config.json").exists() else "model")

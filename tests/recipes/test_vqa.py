@@ -176,11 +176,3 @@ def test_a_generator_with_adapters(files: dict[str, Any], tmp_path: Path) -> Non
     assert (tmp_path / "out/runs/dair_seed0/tokenizer.json").exists()
     # Predictions are answers, not logits or ids.
     assert all(isinstance(line["prediction"], str) for line in predictions(tmp_path / "out/runs/dair_seed0"))
-
-
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"backbon": "x"}, "--backbon"),
-    ({"source": "files"}, "questions"),
-    ({"train_scenes": 0}, "train_scenes"),
-    ({"network": "classifier"}, "model_name_or_path"),
-]
