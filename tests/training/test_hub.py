@@ -128,7 +128,7 @@ def test_a_pushed_model_answers_as_before_by_the_code_of_its_card(hub: Path, tmp
     assert AutoTokenizer.from_pretrained(repo)("w4 w5")["input_ids"] == tiny.tokenizer()("w4 w5")["input_ids"]
 
 
-@pytest.mark.parametrize("name", ["consistency", "joint_goal_accuracy", "vqa_accuracy"])
+@pytest.mark.parametrize("name", dair_hf.metrics.__all__)
 def test_the_folder_of_a_metric_is_a_space(name: str) -> None:
     """The Hub refuses a Space whose README.md does not say how to run it."""
     folder = Path(getattr(dair_hf.metrics, name))
