@@ -173,8 +173,9 @@ def test_status_depends_on_command_and_configuration(
     assert not is_done(EXPERIMENT, results)
     collect(EXPERIMENT, output, results)
     assert is_done(EXPERIMENT, results)
-    # The expected time does not matter.
-    assert is_done(EXPERIMENT._replace(runs=7, minutes=9.0), results)
+    # The expected time does not matter, but a record that was moved away does.
+    assert is_done(EXPERIMENT._replace(minutes=9.0), results)
+    assert not is_done(EXPERIMENT._replace(runs=EXPERIMENT.runs + 1), results)
     assert not is_done(EXPERIMENT._replace(command=(*EXPERIMENT.command, "--seeds", "1")), results)
     # Nor do comments in the configuration.
     Path("a.yaml").write_text("# Expect 3.\nseeds:\n- 0 # the first")
