@@ -250,7 +250,7 @@ def test_runs_of_plots_tables_and_compared_values_are_counted_once(results: Path
     assert folders == ["| compared", "| adv", "| other/part", "| shown", "| curve"]
     assert "Runs in [compared](../compared):\n\n| method |\n|---|\n\nMean.\n\n## Claims" in text
     (results / "compared" / "comparison.md").unlink()
-    assert "Runs in [compared](../compared):\n\nNo table: " in ledger_of(results, claims)
+    assert "Runs in [compared](../compared):\n\nNot run yet." in ledger_of(results, claims)
 
 
 def test_output_depends_on_the_records_only(results: Path, tmp_path: Path) -> None:
