@@ -17,6 +17,8 @@ from transformers import (
     MBartForConditionalGeneration,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from dair_hf import PairEvaluator
@@ -42,8 +44,14 @@ BART = {
 def build(family: str) -> PreTrainedModel:
     """A model as its published checkpoints are configured."""
     torch.manual_seed(0)
+    if family == "t5":
+        sizes: dict[str, Any] = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+        tokens = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
+        return T5ForConditionalGeneration(
+            T5Config(**SIZES, **sizes, **tokens, dropout_rate=0.0, tie_word_embeddings=False)
+        )
     if family == "gpt2":
-        sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
+        sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
         rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         return GPT2LMHeadModel(
             GPT2Config(**SIZES, **sizes, **rates, eos_token_id=END, bos_token_id=END, initializer_range=0.1)
@@ -51,9 +59,13 @@ def build(family: str) -> PreTrainedModel:
     if family == "bart":
         model: PreTrainedModel = BartForConditionalGeneration(BartConfig(**BART, decoder_start_token_id=END))
         model.generation_config.forced_bos_token_id = START
-    else:  # the decoder starts with the language
+    else:
         model = MBartForConditionalGeneration(MBartConfig(**BART))
-        model.generation_config.decoder_start_token_id = LANGUAGE
+        if family == "mbart":  # the decoder starts with the language
+            model.generation_config.decoder_start_token_id = LANGUAGE
+        else:  # mbart50: every answer begins with it
+            model.generation_config.decoder_start_token_id = END
+            model.generation_config.forced_bos_token_id = LANGUAGE
     return model
 
 
