@@ -170,8 +170,7 @@ def search_or_compare(
         for seed, value in itertools.product(search.search_seeds, grid):
             label = f"{method}_{setting}{value:g}"
             trials.append((value, run_of(place, method, label, seed, **_changes(setting, value))))
-        runs = [run for _, run in trials]
-        name, shown = f"{title}, {method}", [Column(key, key) for key in metrics]
+        runs, name, shown = [run for _, run in trials], f"{title}, {method}", [Column(key, key) for key in metrics]
         compare(runs, lambda run: execute(run, "validation"), folder / "search" / method, name, shown, settings, data)
         PartialState().wait_for_everyone()  # for the last record
         points = _points(folder / "search" / method, trials, metrics)
@@ -194,8 +193,9 @@ def search_or_compare(
     runs = [run_of(place, m, m, seed, **changes[m]) for seed in comparison.seeds for m in comparison.methods]
     listed = ", ".join(f"{setting} {value:g} for {method}" for method, (setting, value) in chosen.items())
     rest = [f"{changes[m]['dair_lambda']} for {m}" for m in comparison.regularized if m not in chosen]
-    rest = [f"without a choice: lambda {', '.join(rest)}"] if rest else []
-    lines = [*notes, f"Chosen on validation data by {metrics[0]}: {'; '.join([listed, *rest])} ({args.lambda_unit})."]
+    listed += f"; without a choice: lambda {', '.join(rest)}" if rest else ""
+    unit = f" ({args.lambda_unit})" if comparison.regularized else ""
+    lines = [*notes, f"Chosen on validation data by {metrics[0]}: {listed}{unit}."]
     compare(runs, lambda run: execute(run, "test"), final, f"{title}: test set", columns, settings, data, lines)
     return ""
 
