@@ -1,9 +1,9 @@
 """Tables of counterfactual texts and WOZ 2.0, by the share of originals that have partners (`reproduction.ledger`).
 
-`results/counterfactual_sentiment/MODEL_SHARE/` (reviews) and `results/counterfactual_nli/MODEL_SHARE/` (inference)
-hold the search for lambda on the dev split and, in `final/`, the runs on the test split; `MODEL_SHARE_weight/` the same
-for the weight of DA-ERM's partners; `MODEL_SHARE_auto/` holds runs with `dair_lambda: auto`. The `outcomes` of the
-records give differences that are paired over test rows and seeds.
+`results/counterfactual_sentiment/MODEL_SHARE/` (reviews), `results/counterfactual_nli/MODEL_SHARE/` (inference) and
+`results/pretrained_encoder/TEXTS_SHARE/` hold the search for lambda on the dev split and, in `final/`, the runs on the
+test split. `RUNS` lists the folders beside them. The `outcomes` of the records give differences that are paired over
+test rows and seeds.
 
 `results/woz2/share_SHARE/` holds the runs of WOZ 2.0, all with one lambda (`DIALOG_RUNS`). Some of their records have
 no outcomes: the differences to DA-ERM are paired over seeds alone.
@@ -16,22 +16,48 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scipy.special import stdtr, stdtridf  # type: ignore[import-untyped]
+
 from dair_hf.config import AUTO
 from dair_hf.errors import DataError
+from dair_hf.evaluation.paired import CONFIDENCE
 from dair_hf.experiments.paired import difference_text, paired_differences
 from dair_hf.experiments.run_records import lambda_of, lambda_text
 from reproduction.auto_lambda import mean_and_deviation
 from reproduction.records import Record, metric_of, read_records
 from reproduction.verdicts import welch_half_width
 
-REVIEWS, INFERENCE = "counterfactual_sentiment", "counterfactual_nli"
-MODELS = {"bag_of_words": "bag of words", "embeddings": "embeddings", "bilstm": "BiLSTM"}
+REVIEWS, INFERENCE, PRETRAINED = "counterfactual_sentiment", "counterfactual_nli", "pretrained_encoder"
+# Start of a folder's name -> heading.
+MODELS = {
+    "bag_of_words": "bag of words", "embeddings": "embeddings", "bilstm": "BiLSTM",
+    "reviews": "reviews", "premises": "revised premises",
+}  # fmt: skip
 SHARES = (10, 30, 100)
 OWN = "DA, own weight"  # DA-ERM whose partners have the weight that is best on the dev split
-HEADER = [
-    "model, share of pairs", "seeds", "ERM", "DA-ERM", OWN, "KL", "DAIR", "auto",
-    "DAIR - DA", f"DAIR - {OWN}", f"auto - {OWN}", f"DAIR - {OWN}: originals",
-]  # fmt: skip
+DAIR_OWN = "DAIR, DA's weight"  # DAIR with that weight
+# Heading -> method, and the ends of the folders that may hold its runs.
+RUNS = {
+    "ERM": ("erm", "/final"),
+    "DA-ERM": ("da", "/final"),
+    OWN: ("da", "_weight/final"),
+    "KL": ("kl", "/final", "_kl/final"),
+    "DAIR": ("dair", "/final"),
+    "auto": ("dair", "_auto"),
+    DAIR_OWN: ("dair", "_weight_dair/final"),
+}
+COMPARISONS = (("DAIR", "DA-ERM"), ("DAIR", OWN), ("auto", OWN), (DAIR_OWN, OWN))
+METRICS = {"original_accuracy": "originals", "augmented_accuracy_pairs": "partners", "cm": "CM", "both_correct": "both"}
+PLANNED = f"{PRETRAINED}/premises_30"
+# The tests of PREREGISTRATION.md: the primary one, then those that share Holm's correction.
+PLAN = [
+    ("DAIR", "both_correct"),
+    ("auto", "both_correct"),
+    ("DAIR", "original_accuracy"),
+    ("DAIR", "augmented_accuracy_pairs"),
+    ("DAIR", "cm"),
+    (DAIR_OWN, "both_correct"),
+]
 DIALOGS = "woz2"
 # Share of pairs -> folder of its runs. The last has the same seeds on another processor, which rounds differently.
 DIALOG_RUNS = {
@@ -51,24 +77,73 @@ TRACKING = {
 
 
 def text_table(results: Path, task: str) -> str:
-    """Return the table of a task of texts in Markdown, one row for each model and share of pairs that was run.
+    """Return the tables of a task of texts in Markdown: the methods, then their differences.
+
+    The last column has p-values of the differences in `both_correct` with Holm's correction over the table.
 
     Args:
         results: Folder of stored runs.
-        task: `REVIEWS` or `INFERENCE`.
+        task: `REVIEWS`, `INFERENCE` or `PRETRAINED`.
 
     Raises:
         DataError: No experiment was run, or one lacks DA-ERM, DAIR or their paired differences.
     """
-    lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+    methods, names, differences = [], [], []
     for model, title in MODELS.items():
         for share in SHARES:
             folder = results / task / f"{model}_{share}"
             if (folder / "final").is_dir():
-                lines.append(f"| {title}, {share} % | " + " | ".join(_cells(folder)) + " |")
-    if len(lines) == 2:
+                name, runs = f"{title}, {share} %", _runs_of(folder)
+                seeds = str(len(runs["DAIR"]))
+                methods.append([name, seeds, *(_both_correct(records, folder) for records in runs.values())])
+                for pair in COMPARISONS:
+                    if all(runs[side] for side in pair):
+                        names.append([name, " - ".join(pair)])
+                        differences.append(_differences(runs, *pair))
+    if not methods:
         raise DataError(f"{results / task}: holds no runs; make results runs them")
-    return "\n".join(lines)
+    corrected = holm([_p_value(found.get("both_correct")) for found in differences])
+    compared = [
+        [*name, *(_text(found.get(key)) for key in METRICS), p]
+        for name, found, p in zip(names, differences, map(_p_text, corrected), strict=True)
+    ]
+    heading = "texts, share of pairs" if task == PRETRAINED else "model, share of pairs"
+    return "\n".join(
+        [
+            *_table([heading, "seeds", *RUNS], methods),
+            "",
+            *_table([heading, "difference", *METRICS.values(), "p of both, Holm"], compared),
+        ]
+    )
+
+
+def planned_table(results: Path) -> str:
+    """Return the tests that PREREGISTRATION.md planned; a test without runs counts in Holm's correction.
+
+    Raises:
+        FileNotFoundError: DA-ERM with its own weight, or DAIR, was not run.
+    """
+    folder = results / PLANNED
+    if not all(Path(f"{folder}{RUNS[name][1]}").is_dir() for name in ("DAIR", OWN)):
+        raise FileNotFoundError(folder)
+    runs = _runs_of(folder)
+    found = [_differences(runs, name, OWN).get(key) if runs[name] else None for name, key in PLAN]
+    p_values = [_p_value(difference) for difference in found]
+    corrected = [p_values[0], *holm(p_values[1:])]
+    rows = [
+        ["secondary" if number else "primary", f"{name} - {OWN}", METRICS[key], _text(difference), _p_text(p)]
+        for number, ((name, key), difference, p) in enumerate(zip(PLAN, found, corrected, strict=True))
+    ]
+    return "\n".join(_table(["test", "difference", "metric", "value", "p (secondary: Holm over five)"], rows))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values with the correction of Holm (1979)."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        corrected[index] = largest
+    return corrected
 
 
 def dialog_table(results: Path) -> str:
@@ -143,30 +218,48 @@ def _difference_over_seeds(first: Mapping[int, float], second: Mapping[int, floa
     return f"**{text}**" if abs(mean) > half_width else text
 
 
-def _cells(folder: Path) -> list[str]:
-    runs = _by_method(folder / "final")
-    _require_both(runs, folder)
-    own = read_records(folder.with_name(f"{folder.name}_weight") / "final")
-    auto = read_records(folder.with_name(f"{folder.name}_auto"))
-    shown = [runs.get("erm", []), runs["da"], own, runs.get("kl", []), runs["dair"], auto]
-    over_da = _differences({"da": runs["da"], "dair": runs["dair"]})
-    over_own = _differences({"da": own, "dair": runs["dair"], "auto": auto})
-    if "dair" not in over_da:
-        raise DataError(f"{folder}: DAIR cannot be paired with DA-ERM; run it again")
-    of_dair, of_auto = over_own.get("dair", {}), over_own.get("auto", {})
-    differences = [found.get("both_correct") for found in (over_da["dair"], of_dair, of_auto)]
-    return [
-        str(len(over_da["dair"]["seeds"])),
-        *(_both_correct(records, folder) for records in shown),
-        *(difference_text(found).replace("0.", ".") for found in (*differences, of_dair.get("original_accuracy"))),
-    ]
+def _runs_of(folder: Path) -> dict[str, list[Record]]:
+    """Return heading -> runs; [] for what was not run."""
+    _require_both(_by_method(folder / "final"), folder)
+    return {
+        name: [
+            record
+            for end in ends
+            for record in read_records(Path(f"{folder}{end}"))
+            if record.content["method"] == method
+        ]
+        for name, (method, *ends) in RUNS.items()
+    }
 
 
-def _differences(runs: Mapping[str, Sequence[Record]]) -> Mapping[str, Any]:
-    """Return method -> its differences to "da", paired over test rows and seeds; {} if they cannot be paired."""
-    records = [{**record.content, "method": method} for method, found in runs.items() for record in found]
-    paired = paired_differences(records) if runs["da"] else None
-    return paired["differences"] if paired else {}
+def _differences(runs: Mapping[str, Sequence[Record]], name: str, baseline: str) -> Mapping[str, Any]:
+    """Return metric -> difference to the baseline, paired over test rows and seeds."""
+    records = [{**record.content, "method": side} for side in (name, baseline) for record in runs[side]]
+    paired = paired_differences(records, baseline)
+    if paired is None or name not in paired["differences"]:
+        raise DataError(f"{runs[name][0].path}: {name} cannot be paired with {baseline}; run it again")
+    return paired["differences"][name]
+
+
+def _p_value(found: Mapping[str, float | None] | None) -> float:
+    """Return the p-value of the t distribution that gave the interval; 1 without an interval."""
+    if found is None or not found["half_width"] or not found["standard_error"] or found["difference"] is None:
+        return 1.0
+    freedom = stdtridf((1 + CONFIDENCE) / 2, found["half_width"] / found["standard_error"])
+    return float(2 * stdtr(freedom, -abs(found["difference"]) / found["standard_error"]))
+
+
+def _p_text(p: float) -> str:
+    text = f"{p:.3f}"
+    return f"**{text}**" if p < 1 - CONFIDENCE else text
+
+
+def _text(found: Mapping[str, float | None] | None) -> str:
+    return difference_text(found).replace("0.", ".")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def _both_correct(runs: list[Record], folder: Path) -> str:
@@ -175,5 +268,6 @@ def _both_correct(runs: list[Record], folder: Path) -> str:
         return "-"
     value = statistics.mean(_values(runs, "both_correct", folder).values())
     used, weights = lambda_of(runs[0].content), runs[0].content["config"]["training"].get("view_weights")
-    setting = f" ({weights[1]:g})" if weights else "" if used in (None, AUTO) else f" ({lambda_text(used)})"
-    return f"{value:.3f}{setting}"
+    settings = [] if used in (None, AUTO) else [lambda_text(used)]
+    settings += [f"weight {weights[1]:g}"] if weights else []
+    return f"{value:.3f}" + (f" ({', '.join(settings)})" if settings else "")

@@ -26,6 +26,8 @@ NOTICE = "Generated from `claims.yaml` and the JSON of each run by `make results
 TABLES: Mapping[str, Callable[[Path], str]] = {
     few_pairs.REVIEWS: functools.partial(few_pairs.text_table, task=few_pairs.REVIEWS),
     few_pairs.INFERENCE: functools.partial(few_pairs.text_table, task=few_pairs.INFERENCE),
+    few_pairs.PRETRAINED: functools.partial(few_pairs.text_table, task=few_pairs.PRETRAINED),
+    few_pairs.PLANNED: few_pairs.planned_table,
     few_pairs.DIALOGS: few_pairs.dialog_table,
     "auto_lambda": auto_lambda.table,
 }
