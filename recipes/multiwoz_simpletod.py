@@ -82,6 +82,8 @@ COLUMNS = [
     Column("cm_same_answer", "CM, same state", optional=True),
     Column("both_correct", "both right"),
     Column("cm_all_rows", "CM, all turns"),
+    Column("gold_states_original_{accuracy}", "JGA known, gold states", optional=True),
+    Column("gold_states_augmented_{accuracy}", "JGA unseen, gold states", optional=True),
     Column("attainable_original_{accuracy}", "JGA known, attainable", optional=True),
     Column("attainable_augmented_{accuracy}", "JGA unseen, attainable", optional=True),
     Column("attainable_cm", "CM, attainable", optional=True),
@@ -157,17 +159,19 @@ def train_and_evaluate(
 
     subsets = {} if ceiling.attainable.all() else {"attainable": ceiling.attainable}
 
+    def evaluate_on(trained: DAIRTrainer, pairs: Dataset, **settings: Any) -> dict[str, Any]:
+        encoded = pairs.map(encoder, batched=True, desc="Tokenizing test")
+        return trained.evaluate_pairs(encoded, state_evaluator(data.preset), subsets=subsets, **settings)
+
     def evaluate(trained: DAIRTrainer) -> dict[str, Any]:
         pairs = evaluation_pairs(dialogs, data)
         if data.previous_state:
             pairs = with_predicted_states(pairs, lambda histories: answers(trained, encoder, histories))
-        return trained.evaluate_pairs(
-            pairs.map(encoder, batched=True, desc="Tokenizing test"),
-            state_evaluator(data.preset),
-            data_name=dialogs.name,
-            predictions_file=run.predictions_file,
-            subsets=subsets,
-        )
+        metrics = evaluate_on(trained, pairs, data_name=dialogs.name, predictions_file=run.predictions_file)
+        if data.gold_states:
+            found = evaluate_on(trained, evaluation_pairs(dialogs, data, gold_states=True), data_name=None)
+            metrics |= {f"gold_states_{name}": value for name, value in found.items()}
+        return metrics
 
     return train_evaluate_save(trainer, evaluate, dataset=dialogs.name)
 

@@ -159,8 +159,7 @@ def base_pairs(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args
         return encoded
     augmenter = EntityAugmenter(SCRAMBLE, seed=args.seed, slots=_name_slots(rows), covariant_only=config.covariant_only)
     partners = replace(encoder, views=("augmented_",))
-    pairs = redraw(encoded, augmenter)
-    return pairs.map(partners, batched=True, desc="Tokenizing partners of the base")
+    return redraw(encoded, augmenter).map(partners, batched=True, desc="Tokenizing partners of the base")
 
 
 def base_settings(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig) -> dict[str, Any]:
@@ -172,10 +171,10 @@ def base_settings(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, a
     return settings
 
 
-def evaluation_pairs(dialogs: DialogData, config: DialogConfig) -> Dataset:
-    """Pair the test rows with the same rows under names that are in no training row."""
-    slots = _renamed_slots(dialogs.test, config)
-    return redraw(dialogs.test, EntityAugmenter("swap", slots=slots, bank=dialogs.unseen_names))
+def evaluation_pairs(dialogs: DialogData, config: DialogConfig, gold_states: bool = False) -> Dataset:
+    """Pair the test rows, with whole histories or gold previous states, with those under names of no training row."""
+    rows = _model_rows(dialogs.test, config) if gold_states else dialogs.test
+    return redraw(rows, EntityAugmenter("swap", slots=_renamed_slots(rows, config), bank=dialogs.unseen_names))
 
 
 def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
@@ -191,7 +190,7 @@ def _audit_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncod
 
     train = redraw(_model_rows(dialogs.train, config), _training_augmenter(dialogs.train, config, 0))
     # Previous states are predicted only after training; the audit takes the gold ones.
-    test = evaluation_pairs(dialogs._replace(test=_model_rows(dialogs.test, config)), config)
+    test = evaluation_pairs(dialogs, config, gold_states=True)
     venues = VENUES if config.source == "multiwoz" else None
     reports = {
         "train": audit(train, names=venues, encoder=encoder),

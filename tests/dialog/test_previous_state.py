@@ -17,8 +17,8 @@ from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_gold_states, with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
-from dair_hf.dialog.rows import Mention, NameEntry, RowBuilder, Utterance
-from dair_hf.dialog.task import check_pairs, training_pairs
+from dair_hf.dialog.rows import Mention, NameEntry, RowBuilder, Utterance, state_from_row
+from dair_hf.dialog.task import check_pairs, evaluation_pairs, training_pairs
 from dair_hf.dialog.tokenizer import tokenizer_for
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.belief_text import parse
@@ -147,3 +147,18 @@ def test_training_and_audit_use_short_histories(tmp_path: Path) -> None:
         assert len(short) == len(long)
         assert sum(map(len, short)) < sum(map(len, long))
     assert check_pairs(dialogs, config, encoder, tmp_path).attainable.all()
+
+
+def test_gold_states_of_the_evaluation_are_those_of_each_view() -> None:
+    config = DialogConfig(train_dialogs=8, test_dialogs=6, previous_state=True)
+    dialogs = load_dialogs(config)
+    rows = list(evaluation_pairs(dialogs, config, gold_states=True))
+    before = {(row["dialogue_id"], row["turn_id"] + 1): row for row in rows}
+    changed = 0
+    for row in rows:
+        previous = before.get((row["dialogue_id"], row["turn_id"]), {})
+        for view in ("", "augmented_") if row["augmented_history"] else ("",):
+            gold = state_from_row(previous.get(f"{view}state") or previous.get("state") or [])
+            assert parse(row[f"{view}history"][0]["text"]) == gold
+            changed += bool(view) and row["history"][0] != row["augmented_history"][0]
+    assert changed

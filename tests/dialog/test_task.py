@@ -112,7 +112,7 @@ def test_base_with_scrambled_names_of_any_slot(tmp_path: Path) -> None:
 OTHER_SETTINGS: dict[str, Any] = {
     "source": "multiwoz", "data_dir": "elsewhere", "sgd_dir": "elsewhere", "demo_domains": ["hotel"], "demo_names": 60,
     "demo_areas": True, "demo_annotation_errors": 0.5, "train_split": "val", "test_split": "val", "train_dialogs": 3,
-    "test_dialogs": 3, "evaluate_on": "validation",
+    "test_dialogs": 3, "evaluate_on": "validation", "gold_states": True,
     "covariant_only": False, "previous_state": True, "redraw_partners": False, "pair_share": 0.5, "preset": "trade",
     "allow_low_ceiling": True, "lower_case": True, "max_source_tokens": 9,
     "max_target_tokens": 9, "pretrain": {"max_steps": 3},

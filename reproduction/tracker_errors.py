@@ -1,0 +1,137 @@
+"""Errors of dialog state trackers by turn and by slot, from the predictions that `recipes/multiwoz_simpletod.py` keeps.
+
+    python -m reproduction.tracker_errors outputs/multiwoz21_small --output results/multiwoz21_errors
+
+Each run has one JSON file with the counts of originals and first partners; `reproduction.ledger` makes the table. As in
+the accuracy of the paper, a turn without a partner counts as two identical views. A slot of a turn is missed (only gold
+fills it), extra (only the prediction does) or wrong. It is new if the same slot was right in the turn before: other
+errors are carried over, as this tracker reads its own previous state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dair_hf.dialog.rows import state_from_row
+from dair_hf.errors import DataError
+from dair_hf.io.commands import exit_status
+from dair_hf.io.files import read_json, write_json
+from dair_hf.io.records import PREDICTIONS_FILE, read_predictions
+from dair_hf.metrics.state.belief_text import read_belief
+from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.matching import compare_states
+from reproduction.records import read_records
+
+FOLDER = "multiwoz21_errors"
+VIEWS = {"original": "known names", "augmented": "unseen names"}
+KINDS = ("missed", "extra", "wrong")
+TURNS = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 99))  # first and last number of the turns in a column
+
+
+def errors_of(predictions: Path, preset: str) -> dict[str, dict[str, Any]]:
+    """Return the counts of each view of a predictions file.
+
+    `turns` and `right` have one number for each number of a turn. `after_right` counts the turns behind a right one (a
+    first turn is behind none) and how many of them are right. `slots` has the errors of each slot: missed, extra,
+    wrong, and how many of all are new.
+    """
+    counts: dict[str, dict[str, Any]] = {
+        view: {"turns": Counter(), "right": Counter(), "after_right": [0, 0], "slots": defaultdict(Counter)}
+        for view in VIEWS
+    }
+    for view, dialogue in _dialogues(predictions, preset):
+        found, before = counts[view], None
+        for turn, errors in dialogue:
+            found["turns"][turn] += 1
+            found["right"][turn] += not errors
+            if before == {}:
+                found["after_right"][0] += 1
+                found["after_right"][1] += not errors
+            for slot, kind in errors.items():
+                found["slots"][slot].update([kind] if slot in (before or {}) else [kind, "new"])
+            before = errors
+    return counts
+
+
+def _dialogues(path: Path, preset: str) -> Iterator[tuple[str, list[tuple[int, dict[str, str]]]]]:
+    """Yield view, and number and errors (slot -> kind) of each turn, for each dialogue."""
+    _, convention = resolve_convention(preset)
+    found: dict[str, dict[str, dict[int, dict[str, str]]]] = defaultdict(lambda: {view: {} for view in VIEWS})
+    for row in read_predictions(path):
+        name, _, turn = str(row["row_id"]).rpartition("/")
+        belief = read_belief(row["prediction"])
+        compared = compare_states(belief, state_from_row(row["reference"]), convention)
+        wrong = [slot for slot, score in compared.scores.items() if score < 1]
+        errors = {slot: "wrong" if belief.state.get(slot) else "missed" for slot in wrong}
+        errors |= {slot: "extra" for slot in wrong if slot not in compared.gold_slots}
+        found[name].setdefault(row["variant"], {})[int(turn)] = errors
+    for views in found.values():
+        for view in VIEWS:
+            yield view, sorted((views["original"] | views[view]).items())
+
+
+def errors_table(results: Path) -> str:
+    """Return the table of errors in Markdown: means over the seeds of a method.
+
+    Raises:
+        DataError: No errors are stored.
+    """
+    records = [record.content for record in read_records(results / FOLDER)]
+    if not records:
+        raise DataError(f"{results / FOLDER}: holds no counts; python -m reproduction.tracker_errors makes them")
+    columns = [f"turn {first + 1}" if first == last else f"turns {first + 1} to {last + 1}" for first, last in TURNS]
+    header = ["names", "method", "seeds", *columns, "after a right turn", *KINDS, "new"]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for view, title in VIEWS.items():
+        for method in dict.fromkeys(record["method"] for record in records):
+            runs = [record["errors"][view] for record in records if record["method"] == method]
+            rows = [_row(run) for run in runs]
+            means = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+            digits = [3] * (len(TURNS) + 1) + [1] * (len(KINDS) + 1)
+            cells = [f"{mean:.{digit}f}" for mean, digit in zip(means, digits, strict=True)]
+            lines.append(f"| {title} | {method} | {len(runs)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _row(errors: dict[str, Any]) -> list[float]:
+    """Return the JGA by number of the turn and behind a right turn, then errors of slots in 100 turns."""
+    turns = sum(errors["turns"].values())
+    by_turn = []
+    for first, last in TURNS:
+        numbers = [number for number in errors["turns"] if first <= int(number) <= last]
+        right, of = (sum(errors[key].get(number, 0) for number in numbers) for key in ("right", "turns"))
+        by_turn.append(right / of if of else math.nan)
+    total = Counter[str]()
+    for slot in errors["slots"].values():
+        total.update(slot)
+    after, right = errors["after_right"]
+    return [*by_turn, right / after if after else math.nan, *(100 * total[kind] / turns for kind in (*KINDS, "new"))]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Count the errors of all finished runs of a folder."""
+    parser = argparse.ArgumentParser(description="Count the errors of dialog state trackers by turn and by slot.")
+    parser.add_argument("folder", type=Path, help="output folder of multiwoz_simpletod.py")
+    parser.add_argument("--output", type=Path, required=True, help="folder for one JSON file a run")
+    parser.add_argument("--preset", default="any_of", help="preset of the joint goal accuracy")
+    options = parser.parse_args(argv)
+    for path in sorted(options.folder.glob("*_seed*.json")):
+        record = read_json(path)
+        predictions = options.folder / "runs" / record["name"] / PREDICTIONS_FILE
+        kept = {key: record[key] for key in ("name", "method", "seed", "metrics", "git_revision")}
+        write_json(options.output / path.name, {**kept, "errors": errors_of(predictions, options.preset)})
+        print(f"Written: {options.output / path.name}")
+    if not any(options.output.glob("*_seed*.json")):
+        raise DataError(f"{options.folder}: holds no record of a run")
+    print(errors_table(options.output.parent) if options.output.name == FOLDER else "")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
