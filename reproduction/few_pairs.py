@@ -35,7 +35,7 @@ MODELS = {
 }  # fmt: skip
 SHARES = (10, 30, 100)
 OWN = "DA, own weight"  # DA-ERM whose partners have the weight that is best on the dev split
-DAIR_OWN = "DAIR, DA's weight"  # DAIR with that weight
+DAIR_OWN, AUTO_OWN = "DAIR, DA's weight", "auto, DA's weight"  # with that weight
 # Heading -> method, and the ends of the folders that may hold its runs.
 RUNS = {
     "ERM": ("erm", "/final"),
@@ -45,8 +45,9 @@ RUNS = {
     "DAIR": ("dair", "/final"),
     "auto": ("dair", "_auto"),
     DAIR_OWN: ("dair", "_weight_dair/final"),
+    AUTO_OWN: ("dair", "_weight_auto"),
 }
-COMPARISONS = (("DAIR", "DA-ERM"), ("DAIR", OWN), ("auto", OWN), (DAIR_OWN, OWN))
+COMPARISONS = (("DAIR", "DA-ERM"), ("DAIR", OWN), ("auto", OWN), (DAIR_OWN, OWN), (AUTO_OWN, OWN))
 METRICS = {"original_accuracy": "originals", "augmented_accuracy_pairs": "partners", "cm": "CM", "both_correct": "both"}
 PLANNED = f"{PRETRAINED}/premises_30"
 # The tests of PREREGISTRATION.md: the primary one, then those that share Holm's correction.

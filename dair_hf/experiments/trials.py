@@ -13,7 +13,7 @@ from scipy.special import stdtridf, stdtrit  # type: ignore[import-untyped]
 from dair_hf.config import DAIRConfig
 from dair_hf.evaluation.paired import CONFIDENCE, PairedDifference
 from dair_hf.evaluation.statistics import has_few_pairs
-from dair_hf.experiments.comparison import METHOD_PRESETS, ComparisonConfig, execute_runs, run_of
+from dair_hf.experiments.comparison import ComparisonConfig, execute_runs, run_of
 from dair_hf.experiments.paired import paired_differences, write_paired
 from dair_hf.experiments.report import Column, write_comparison
 from dair_hf.experiments.run_records import Result, Run
@@ -49,8 +49,8 @@ def run_trials(
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Run every setting with the first seed, and the setting of each method that is best on dev with the other seeds.
 
-    DA has two partner weights, other methods one setting. Of equally good ones the first is chosen. The best
-    trial is the run of its method with the first seed, so that choosing costs the other trials only.
+    DA has two partner weights, and so has DAIR if a row has no partner; other methods have one setting. Of equally good
+    ones the first is chosen, whose run with the first seed is that of its method.
 
     Return the records of the chosen runs, under the names of the methods, and method -> name of its setting.
     """
@@ -90,10 +90,9 @@ def trial_runs(
     """Return one run for each setting of a method."""
     value = (comparison.lambdas or {}).get(method, args.dair_lambda)
     settings: dict[str, dict[str, Any]] = {method: {"dair_lambda": value}}
-    if METHOD_PRESETS[method][0] == "da":
-        settings = {
-            f"{method}_weight{weight:g}": {"view_weights": [0.5, weight]} for weight in _partner_weights(partner_share)
-        }
+    if method == "da" or method == "dair" and partner_share < 1:
+        weights = _partner_weights(partner_share)
+        settings = {f"{method}_weight{w:g}": {"view_weights": [0.5, w], "dair_lambda": value} for w in weights}
     return [run_of(args, method, label, seed, **changes) for label, changes in settings.items()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -37,6 +38,9 @@ def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
     assert records[-2]["config"]["training"]["dair_lambda"] == 10
     assert run_trials(comparison, args, execute, {}, {}, 1.0) == (json.loads(json.dumps(records)), labels)
     assert len(executed) == 9
+    _, labels = run_trials(comparison, replace(args, output_dir=str(tmp_path / "few")), execute, {}, {}, 0.4)
+    assert labels == {"erm": "erm", "da": "da_weight0.5", "kl": "kl", "dair": "dair_weight0.5"}
+    assert [name for name, _ in executed[9:15]][-2:] == ["dair_weight0.5_seed3", "dair_weight2_seed3"]
 
 
 @pytest.mark.parametrize(
