@@ -49,16 +49,39 @@ RUNS = {
 }
 COMPARISONS = (("DAIR", "DA-ERM"), ("DAIR", OWN), ("auto", OWN), (DAIR_OWN, OWN), (AUTO_OWN, OWN))
 METRICS = {"original_accuracy": "originals", "augmented_accuracy_pairs": "partners", "cm": "CM", "both_correct": "both"}
-PLANNED = f"{PRETRAINED}/premises_30"
-# The tests of PREREGISTRATION.md: the primary one, then those that share Holm's correction.
-PLAN = [
-    ("DAIR", "both_correct"),
-    ("auto", "both_correct"),
-    ("DAIR", "original_accuracy"),
-    ("DAIR", "augmented_accuracy_pairs"),
-    ("DAIR", "cm"),
-    (DAIR_OWN, "both_correct"),
-]
+PLANNED, CONFIRMED = f"{PRETRAINED}/premises_30", f"{REVIEWS}/bag_of_words_30_confirmed"
+CONFIRMED_RUNS = {
+    "DA-ERM": ("da", "/default"),
+    OWN: ("da", "/weight"),
+    "DAIR": ("dair", "/default"),
+    "auto": ("dair", "/auto"),
+    DAIR_OWN: ("dair", "/weight_dair"),
+}
+# Folder -> its runs, and the tests against `OWN` that a file planned which is older than they are (PREREGISTRATION.md,
+# CONFIRMATION.md): the primary one, then those that share Holm's correction.
+PLANS: Mapping[str, tuple[Mapping[str, Sequence[str]], list[tuple[str, str]]]] = {
+    PLANNED: (
+        RUNS,
+        [
+            ("DAIR", "both_correct"),
+            ("auto", "both_correct"),
+            ("DAIR", "original_accuracy"),
+            ("DAIR", "augmented_accuracy_pairs"),
+            ("DAIR", "cm"),
+            (DAIR_OWN, "both_correct"),
+        ],
+    ),
+    CONFIRMED: (
+        CONFIRMED_RUNS,
+        [
+            (DAIR_OWN, "both_correct"),
+            (DAIR_OWN, "original_accuracy"),
+            (DAIR_OWN, "augmented_accuracy_pairs"),
+            ("DAIR", "both_correct"),
+            ("auto", "both_correct"),
+        ],
+    ),
+}
 DIALOGS = "woz2"
 # Share of pairs -> folder of its runs. The last has the same seeds on another processor, which rounds differently.
 DIALOG_RUNS = {
@@ -94,6 +117,7 @@ def text_table(results: Path, task: str) -> str:
         for share in SHARES:
             folder = results / task / f"{model}_{share}"
             if (folder / "final").is_dir():
+                _require_both(_by_method(folder / "final"), folder)
                 name, runs = f"{title}, {share} %", _runs_of(folder)
                 seeds = str(len(runs["DAIR"]))
                 methods.append([name, seeds, *(_both_correct(records, folder) for records in runs.values())])
@@ -118,24 +142,32 @@ def text_table(results: Path, task: str) -> str:
     )
 
 
-def planned_table(results: Path) -> str:
-    """Return the tests that PREREGISTRATION.md planned; a test without runs counts in Holm's correction.
+def planned_table(results: Path, experiment: str) -> str:
+    """Return the scores of planned runs and their tests (`PLANS`); a test without runs counts in Holm's correction.
 
     Raises:
-        FileNotFoundError: DA-ERM with its own weight, or DAIR, was not run.
+        FileNotFoundError: DA-ERM with its own weight was not run.
     """
-    folder = results / PLANNED
-    if not all(Path(f"{folder}{RUNS[name][1]}").is_dir() for name in ("DAIR", OWN)):
+    folder, (of_plan, tests) = results / experiment, PLANS[experiment]
+    runs = _runs_of(folder, of_plan)
+    if not runs[OWN]:
         raise FileNotFoundError(folder)
-    runs = _runs_of(folder)
-    found = [_differences(runs, name, OWN).get(key) if runs[name] else None for name, key in PLAN]
-    p_values = [_p_value(difference) for difference in found]
-    corrected = [p_values[0], *holm(p_values[1:])]
+    scores = [[name, str(len(found)), *_means(found, folder)] for name, found in runs.items() if found]
+    differences = [_differences(runs, name, OWN).get(key) if runs[name] else None for name, key in tests]
+    primary, *others = map(_p_value, differences)
     rows = [
         ["secondary" if number else "primary", f"{name} - {OWN}", METRICS[key], _text(difference), _p_text(p)]
-        for number, ((name, key), difference, p) in enumerate(zip(PLAN, found, corrected, strict=True))
+        for number, ((name, key), difference, p) in enumerate(
+            zip(tests, differences, [primary, *holm(others)], strict=True)
+        )
     ]
-    return "\n".join(_table(["test", "difference", "metric", "value", "p (secondary: Holm over five)"], rows))
+    return "\n".join(
+        [
+            *_table(["method", "seeds", *METRICS.values()], scores),
+            "",
+            *_table(["test", "difference", "metric", "value", f"p (secondary: Holm over {len(others)})"], rows),
+        ]
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -219,18 +251,21 @@ def _difference_over_seeds(first: Mapping[int, float], second: Mapping[int, floa
     return f"**{text}**" if abs(mean) > half_width else text
 
 
-def _runs_of(folder: Path) -> dict[str, list[Record]]:
+def _runs_of(folder: Path, ends: Mapping[str, Sequence[str]] = RUNS) -> dict[str, list[Record]]:
     """Return heading -> runs; [] for what was not run."""
-    _require_both(_by_method(folder / "final"), folder)
     return {
         name: [
             record
-            for end in ends
+            for end in of_method
             for record in read_records(Path(f"{folder}{end}"))
             if record.content["method"] == method
         ]
-        for name, (method, *ends) in RUNS.items()
+        for name, (method, *of_method) in ends.items()
     }
+
+
+def _means(runs: Sequence[Record], folder: Path) -> list[str]:
+    return [f"{statistics.fmean(_values(runs, key, folder).values()):.3f}" for key in METRICS]
 
 
 def _differences(runs: Mapping[str, Sequence[Record]], name: str, baseline: str) -> Mapping[str, Any]:
@@ -251,7 +286,7 @@ def _p_value(found: Mapping[str, float | None] | None) -> float:
 
 
 def _p_text(p: float) -> str:
-    text = f"{p:.3f}"
+    text = f"{p:.3f}" if p >= 0.0005 else "below .0005"
     return f"**{text}**" if p < 1 - CONFIDENCE else text
 
 

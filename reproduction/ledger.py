@@ -14,7 +14,7 @@ from typing import Any
 from dair_hf.errors import DataError
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import require_output_file, write_text
-from reproduction import auto_lambda, few_pairs
+from reproduction import auto_lambda, few_pairs, tracker_errors
 from reproduction.claims import Claim, Section, read_claims
 from reproduction.plots import draw_plots
 from reproduction.records import Record, read_records
@@ -27,7 +27,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     few_pairs.REVIEWS: functools.partial(few_pairs.text_table, task=few_pairs.REVIEWS),
     few_pairs.INFERENCE: functools.partial(few_pairs.text_table, task=few_pairs.INFERENCE),
     few_pairs.PRETRAINED: functools.partial(few_pairs.text_table, task=few_pairs.PRETRAINED),
-    few_pairs.PLANNED: few_pairs.planned_table,
+    **{folder: functools.partial(few_pairs.planned_table, experiment=folder) for folder in few_pairs.PLANS},
+    tracker_errors.FOLDER: tracker_errors.errors_table,
     few_pairs.DIALOGS: few_pairs.dialog_table,
     "auto_lambda": auto_lambda.table,
 }

@@ -11,7 +11,21 @@ from scipy import stats
 
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_json, write_json
-from reproduction.few_pairs import DIALOGS, INFERENCE, REVIEWS, dialog_table, text_table
+from reproduction.few_pairs import (
+    COMPARISONS,
+    DIALOGS,
+    INFERENCE,
+    OWN,
+    PLANS,
+    REVIEWS,
+    _differences,
+    _p_value,
+    _runs_of,
+    dialog_table,
+    holm,
+    planned_table,
+    text_table,
+)
 from tests.fixtures.paths import ROOT
 
 RESULTS = ROOT / "results"
@@ -45,6 +59,42 @@ def test_every_lambda_was_chosen_on_the_dev_split(task: str) -> None:
                 assert len(scores) > 2 and scores[training["dair_lambda"]] == max(scores.values()), (folder, method)
                 found.append(method)
     assert {"kl", "dair"} <= set(found)
+
+
+def test_holm_is_that_of_its_definition() -> None:
+    """Sorted, .005 .01 .03 .04 are compared with .05 / 4, / 3, / 2, / 1; a later one is never below an earlier one."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.02]) == pytest.approx([0.6, 0.04]) and holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
+
+
+def test_p_values_are_those_of_the_intervals() -> None:
+    """Below .05 exactly where the 95 % interval excludes 0, which is bold."""
+    lines = text_table(RESULTS, REVIEWS).splitlines()
+    start = next(index for index, line in enumerate(lines) if "Holm" in line)
+    rows = [line.strip("| ").split(" | ") for line in lines[start + 2 :]]
+    assert len(rows) > 8
+    runs = _runs_of(RESULTS / REVIEWS / "bag_of_words_30")
+    for pair in COMPARISONS[:3]:
+        found = _differences(runs, *pair)["both_correct"]
+        row = next(row for row in rows if row[:2] == ["bag of words, 30 %", " - ".join(pair)])
+        assert (_p_value(found) < 0.05) == row[5].startswith("**")
+        assert float(row[6].strip("*")) >= _p_value(found) - 0.001  # corrected
+
+
+@pytest.mark.parametrize("experiment", PLANS)
+def test_planned_tests_are_those_of_the_records(experiment: str) -> None:
+    if not (RESULTS / experiment).is_dir():
+        with pytest.raises(FileNotFoundError):
+            planned_table(RESULTS, experiment)
+        return
+    table = planned_table(RESULTS, experiment)
+    name, key = PLANS[experiment][1][0]
+    runs = _runs_of(RESULTS / experiment, PLANS[experiment][0])
+    ours, theirs = ({r.content["seed"]: r.content["metrics"][key] for r in runs[side]} for side in (name, OWN))
+    assert len(ours) >= 5 and ours.keys() == theirs.keys()
+    mean = statistics.fmean(ours[seed] - theirs[seed] for seed in ours)
+    primary = next(line for line in table.splitlines() if line.startswith("| primary"))
+    assert f"{mean:+.3f}".replace("0.", ".") in primary and name in primary
 
 
 def test_an_undefined_metric_is_no_zero(tmp_path: Path) -> None:
