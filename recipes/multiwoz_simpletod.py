@@ -168,7 +168,7 @@ def train_and_evaluate(
         if data.previous_state:
             pairs = with_predicted_states(pairs, lambda histories: answers(trained, encoder, histories))
         metrics = evaluate_on(trained, pairs, data_name=dialogs.name, predictions_file=run.predictions_file)
-        if data.gold_states:
+        if data.previous_state and data.gold_states:
             found = evaluate_on(trained, evaluation_pairs(dialogs, data, gold_states=True), data_name=None)
             metrics |= {f"gold_states_{name}": value for name, value in found.items()}
         return metrics

@@ -57,8 +57,8 @@ CONFIRMED_RUNS = {
     "auto": ("dair", "/auto"),
     DAIR_OWN: ("dair", "/weight_dair"),
 }
-# Folder -> its runs, and the tests against `OWN` that a file planned which is older than they are (PREREGISTRATION.md,
-# CONFIRMATION.md): the primary one, then those that share Holm's correction.
+# Folder -> its runs, and the tests against `OWN` that were planned before (PREREGISTRATION.md, CONFIRMATION.md): the
+# primary one, then those that share Holm's correction.
 PLANS: Mapping[str, tuple[Mapping[str, Sequence[str]], list[tuple[str, str]]]] = {
     PLANNED: (
         RUNS,
@@ -110,7 +110,8 @@ def text_table(results: Path, task: str) -> str:
         task: `REVIEWS`, `INFERENCE` or `PRETRAINED`.
 
     Raises:
-        DataError: No experiment was run, or one lacks DA-ERM, DAIR or their paired differences.
+        FileNotFoundError: No experiment was run.
+        DataError: One lacks DA-ERM, DAIR or their paired differences.
     """
     methods, names, differences = [], [], []
     for model, title in MODELS.items():
@@ -126,7 +127,7 @@ def text_table(results: Path, task: str) -> str:
                         names.append([name, " - ".join(pair)])
                         differences.append(_differences(runs, *pair))
     if not methods:
-        raise DataError(f"{results / task}: holds no runs; make results runs them")
+        raise FileNotFoundError(results / task)
     corrected = holm([_p_value(found.get("both_correct")) for found in differences])
     compared = [
         [*name, *(_text(found.get(key)) for key in METRICS), p]
@@ -278,7 +279,7 @@ def _differences(runs: Mapping[str, Sequence[Record]], name: str, baseline: str)
 
 
 def _p_value(found: Mapping[str, float | None] | None) -> float:
-    """Return the p-value of the t distribution that gave the interval; 1 without an interval."""
+    """Return the p-value of a t distribution with the same 95 % interval, elsewhere near it; 1 without an interval."""
     if found is None or not found["half_width"] or not found["standard_error"] or found["difference"] is None:
         return 1.0
     freedom = stdtridf((1 + CONFIDENCE) / 2, found["half_width"] / found["standard_error"])

@@ -4,7 +4,7 @@
 
 Each run has one JSON file with the counts of originals and first partners; `reproduction.ledger` makes the table. As in
 the accuracy of the paper, a turn without a partner counts as two identical views. A slot of a turn is missed (only gold
-fills it), extra (only the prediction does) or wrong. It is new if the same slot was right in the turn before: other
+fills it), extra (only the prediction does) or wrong. It is new if the turn before had this slot right or is none. Other
 errors are carried over, as this tracker reads its own previous state.
 """
 
@@ -26,21 +26,21 @@ from dair_hf.io.files import read_json, write_json
 from dair_hf.io.records import PREDICTIONS_FILE, read_predictions
 from dair_hf.metrics.state.belief_text import read_belief
 from dair_hf.metrics.state.conventions import resolve_convention
-from dair_hf.metrics.state.matching import compare_states
+from dair_hf.metrics.state.matching import _filled_slots, compare_states
 from reproduction.records import read_records
 
 FOLDER = "multiwoz21_errors"
 VIEWS = {"original": "known names", "augmented": "unseen names"}
 KINDS = ("missed", "extra", "wrong")
-TURNS = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 99))  # first and last number of the turns in a column
+TURNS = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 999))  # first and last number of the turns in a column
 
 
 def errors_of(predictions: Path, preset: str) -> dict[str, dict[str, Any]]:
     """Return the counts of each view of a predictions file.
 
-    `turns` and `right` have one number for each number of a turn. `after_right` counts the turns behind a right one (a
-    first turn is behind none) and how many of them are right. `slots` has the errors of each slot: missed, extra,
-    wrong, and how many of all are new.
+    `turns` and `right` have one number for each number of a turn. `after_right` counts the turns after a correct turn,
+    and how many of them are right. `slots` has the errors of each slot: missed, extra, wrong, and how many of all are
+    new.
     """
     counts: dict[str, dict[str, Any]] = {
         view: {"turns": Counter(), "right": Counter(), "after_right": [0, 0], "slots": defaultdict(Counter)}
@@ -69,7 +69,8 @@ def _dialogues(path: Path, preset: str) -> Iterator[tuple[str, list[tuple[int, d
         belief = read_belief(row["prediction"])
         compared = compare_states(belief, state_from_row(row["reference"]), convention)
         wrong = [slot for slot, score in compared.scores.items() if score < 1]
-        errors = {slot: "wrong" if belief.state.get(slot) else "missed" for slot in wrong}
+        predicted = _filled_slots(belief.state, convention, is_gold=False)
+        errors = {slot: "wrong" if slot in predicted else "missed" for slot in wrong}
         errors |= {slot: "extra" for slot in wrong if slot not in compared.gold_slots}
         found[name].setdefault(row["variant"], {})[int(turn)] = errors
     for views in found.values():
@@ -81,11 +82,11 @@ def errors_table(results: Path) -> str:
     """Return the table of errors in Markdown: means over the seeds of a method.
 
     Raises:
-        DataError: No errors are stored.
+        FileNotFoundError: No errors are stored.
     """
     records = [record.content for record in read_records(results / FOLDER)]
     if not records:
-        raise DataError(f"{results / FOLDER}: holds no counts; python -m reproduction.tracker_errors makes them")
+        raise FileNotFoundError(results / FOLDER)
     columns = [f"turn {first + 1}" if first == last else f"turns {first + 1} to {last + 1}" for first, last in TURNS]
     header = ["names", "method", "seeds", *columns, "after a right turn", *KINDS, "new"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
@@ -120,17 +121,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Count the errors of dialog state trackers by turn and by slot.")
     parser.add_argument("folder", type=Path, help="output folder of multiwoz_simpletod.py")
     parser.add_argument("--output", type=Path, required=True, help="folder for one JSON file a run")
-    parser.add_argument("--preset", default="any_of", help="preset of the joint goal accuracy")
     options = parser.parse_args(argv)
-    for path in sorted(options.folder.glob("*_seed*.json")):
+    paths = sorted(options.folder.glob("*_seed*.json"))
+    if not paths:
+        raise DataError(f"{options.folder}: holds no record of a run")
+    for path in paths:
         record = read_json(path)
         predictions = options.folder / "runs" / record["name"] / PREDICTIONS_FILE
         kept = {key: record[key] for key in ("name", "method", "seed", "metrics", "git_revision")}
-        write_json(options.output / path.name, {**kept, "errors": errors_of(predictions, options.preset)})
+        errors = errors_of(predictions, record["config"]["data"]["preset"])
+        write_json(options.output / path.name, {**kept, "errors": errors})
         print(f"Written: {options.output / path.name}")
-    if not any(options.output.glob("*_seed*.json")):
-        raise DataError(f"{options.folder}: holds no record of a run")
-    print(errors_table(options.output.parent) if options.output.name == FOLDER else "")
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ def run_trials(
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Run every setting with the first seed, and the setting of each method that is best on dev with the other seeds.
 
-    DA has two partner weights, and so has DAIR if a row has no partner; other methods have one setting. Of equally good
-    ones the first is chosen, whose run with the first seed is that of its method.
+    DA has two partner weights, and so have KL and DAIR if a row has no partner; else they have one setting. Of equally
+    good ones the first is chosen, whose run with the first seed is that of its method.
 
     Return the records of the chosen runs, under the names of the methods, and method -> name of its setting.
     """
@@ -90,7 +90,7 @@ def trial_runs(
     """Return one run for each setting of a method."""
     value = (comparison.lambdas or {}).get(method, args.dair_lambda)
     settings: dict[str, dict[str, Any]] = {method: {"dair_lambda": value}}
-    if method == "da" or method == "dair" and partner_share < 1:
+    if method == "da" or (method != "erm" and partner_share < 1):
         weights = _partner_weights(partner_share)
         settings = {f"{method}_weight{w:g}": {"view_weights": [0.5, w], "dair_lambda": value} for w in weights}
     return [run_of(args, method, label, seed, **changes) for label, changes in settings.items()]

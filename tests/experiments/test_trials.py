@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -38,9 +37,21 @@ def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
     assert records[-2]["config"]["training"]["dair_lambda"] == 10
     assert run_trials(comparison, args, execute, {}, {}, 1.0) == (json.loads(json.dumps(records)), labels)
     assert len(executed) == 9
-    _, labels = run_trials(comparison, replace(args, output_dir=str(tmp_path / "few")), execute, {}, {}, 0.4)
-    assert labels == {"erm": "erm", "da": "da_weight0.5", "kl": "kl", "dair": "dair_weight0.5"}
-    assert [name for name, _ in executed[9:15]][-2:] == ["dair_weight0.5_seed3", "dair_weight2_seed3"]
+
+
+def test_rows_without_partners_let_every_method_try_the_balanced_weight(tmp_path: Path) -> None:
+    def execute(run: Run, total: int) -> Result:
+        weight = (run.args.view_weights or [0.5, 0.5])[1]
+        return Result({DEV_METRIC: {2.0: 0.9}.get(weight, 0.1)}, {"training": 1.0})
+
+    comparison = ComparisonConfig(["erm", "da", "kl", "dair"], {"kl": 10.0}, seeds=[3, 4])
+    args = tiny.config(tmp_path / "out", dair_lambda="auto")
+    records, labels = run_trials(comparison, args, execute, {}, {}, 0.4)
+    assert labels == {"erm": "erm", "da": "da_weight2", "kl": "kl_weight2", "dair": "dair_weight2"}
+    settings = [(r["method"], r["config"]["training"]["dair_lambda"], r["config"]["training"]["view_weights"])
+                for r in records if r["seed"] == 4]  # fmt: skip
+    assert settings[2:] == [("kl", 10.0, [0.5, 2.0]), ("dair", "auto", [0.5, 2.0])]
+    assert settings[1][2] == [0.5, 2.0] and not settings[0][2]
 
 
 @pytest.mark.parametrize(

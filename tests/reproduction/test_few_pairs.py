@@ -6,19 +6,21 @@ import shutil
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from dair_hf.errors import DataError
+from dair_hf.evaluation.paired import paired_difference
 from dair_hf.io.files import read_json, write_json
 from reproduction.few_pairs import (
-    COMPARISONS,
     DIALOGS,
     INFERENCE,
+    METRICS,
     OWN,
     PLANS,
+    PRETRAINED,
     REVIEWS,
-    _differences,
     _p_value,
     _runs_of,
     dialog_table,
@@ -26,6 +28,7 @@ from reproduction.few_pairs import (
     planned_table,
     text_table,
 )
+from reproduction.records import read_records
 from tests.fixtures.paths import ROOT
 
 RESULTS = ROOT / "results"
@@ -34,7 +37,7 @@ RESULTS = ROOT / "results"
 @pytest.mark.parametrize("task", [REVIEWS, INFERENCE])
 def test_outcomes_are_those_of_the_metrics(task: str) -> None:
     """The differences are computed from them."""
-    records = [read_json(path) for path in sorted((RESULTS / task).glob("*/final/*_seed*.json"))]
+    records = [read_json(path) for path in sorted((RESULTS / task).rglob("*_seed*.json")) if "search" not in path.parts]
     assert len(records) > 50
     for record in records:
         outcomes, metrics = record["outcomes"], record["metrics"]
@@ -67,34 +70,61 @@ def test_holm_is_that_of_its_definition() -> None:
     assert holm([0.6, 0.02]) == pytest.approx([0.6, 0.04]) and holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
 
 
-def test_p_values_are_those_of_the_intervals() -> None:
-    """Below .05 exactly where the 95 % interval excludes 0, which is bold."""
-    lines = text_table(RESULTS, REVIEWS).splitlines()
-    start = next(index for index, line in enumerate(lines) if "Holm" in line)
-    rows = [line.strip("| ").split(" | ") for line in lines[start + 2 :]]
-    assert len(rows) > 8
-    runs = _runs_of(RESULTS / REVIEWS / "bag_of_words_30")
-    for pair in COMPARISONS[:3]:
-        found = _differences(runs, *pair)["both_correct"]
-        row = next(row for row in rows if row[:2] == ["bag of words, 30 %", " - ".join(pair)])
-        assert (_p_value(found) < 0.05) == row[5].startswith("**")
-        assert float(row[6].strip("*")) >= _p_value(found) - 0.001  # corrected
+def test_p_values_are_those_of_a_t_test_where_only_seeds_differ() -> None:
+    gains = [0.05, 0.01, 0.04, -0.01, 0.03]
+    rows = [[gain] * 8 for gain in gains]
+    found = paired_difference((rows, np.ones((5, 8))), (np.zeros((5, 8)), np.ones((5, 8))))
+    assert _p_value(found._asdict()) == pytest.approx(stats.ttest_1samp(gains, 0).pvalue, rel=1e-6)
+    assert _p_value(found._replace(half_width=None)._asdict()) == _p_value(None) == 1
+
+
+# Folder -> the differences to DA-ERM with its own weight that its plan names, the primary one first.
+PLANNED = {
+    "pretrained_encoder/premises_30": [
+        "DAIR both", "auto both", "DAIR originals", "DAIR partners", "DAIR CM", "DAIR, DA's weight both",
+    ],
+    "counterfactual_sentiment/bag_of_words_30_confirmed": [
+        "DAIR, DA's weight both", "DAIR, DA's weight originals", "DAIR, DA's weight partners", "DAIR both", "auto both",
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("experiment", PLANS)
 def test_planned_tests_are_those_of_the_records(experiment: str) -> None:
-    if not (RESULTS / experiment).is_dir():
+    runs = _runs_of(RESULTS / experiment, PLANS[experiment][0])
+    if not runs[OWN]:
         with pytest.raises(FileNotFoundError):
             planned_table(RESULTS, experiment)
         return
-    table = planned_table(RESULTS, experiment)
-    name, key = PLANS[experiment][1][0]
-    runs = _runs_of(RESULTS / experiment, PLANS[experiment][0])
-    ours, theirs = ({r.content["seed"]: r.content["metrics"][key] for r in runs[side]} for side in (name, OWN))
-    assert len(ours) >= 5 and ours.keys() == theirs.keys()
-    mean = statistics.fmean(ours[seed] - theirs[seed] for seed in ours)
-    primary = next(line for line in table.splitlines() if line.startswith("| primary"))
-    assert f"{mean:+.3f}".replace("0.", ".") in primary and name in primary
+    rows = [line.strip("| ").split(" | ") for line in planned_table(RESULTS, experiment).splitlines()]
+    rows = [row for row in rows if row[0] in ("primary", "secondary")]
+    assert [row[0] for row in rows] == ["primary"] + ["secondary"] * (len(rows) - 1)
+    assert [f"{row[1].removesuffix(f' - {OWN}')} {row[2]}" for row in rows] == PLANNED[experiment]
+    keys = {title: key for key, title in METRICS.items()}
+    for _, difference, metric, value, _ in rows:
+        ours, theirs = (
+            {r.content["seed"]: r.content["metrics"][keys[metric]] for r in runs[side]}
+            for side in (difference.removesuffix(f" - {OWN}"), OWN)
+        )
+        assert ours.keys() == theirs.keys() and len(ours) >= 5 or value == "-"
+        if ours:
+            mean = statistics.fmean(ours[seed] - theirs[seed] for seed in ours)
+            assert float(value.strip("*").partition(" ")[0]) == pytest.approx(mean, abs=0.0006)
+
+
+def test_dair_with_the_weight_of_da_has_it() -> None:
+    found = 0
+    for task in (REVIEWS, PRETRAINED):
+        for folder in (RESULTS / task).glob("*_weight_*"):
+            own = Path(f"{folder.with_name(folder.name.rpartition('_')[0])}/final")
+            if folder.name.endswith(("_dair", "_auto")):
+                weights = [
+                    {tuple(run.content["config"]["training"]["view_weights"]) for run in read_records(place)}
+                    for place in (folder, own)
+                ]
+                assert len(weights[0]) == 1 and weights[0] == weights[1], folder
+                found += 1
+    assert found
 
 
 def test_an_undefined_metric_is_no_zero(tmp_path: Path) -> None:

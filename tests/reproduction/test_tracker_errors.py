@@ -24,7 +24,7 @@ def test_errors_are_counted_by_turn_slot_and_kind(tmp_path: Path) -> None:
     lines = [
         line(2, f"{AREA} = west", both),  # as in the turn before, without the extra slot
         line(0, f"{AREA} = east", {AREA: "east"}),
-        line(1, f"{AREA} = west ; {STARS} = 4", both),
+        line(1, f"{AREA} = west ; {FOOD} = none ; {STARS} = 4", both),
         line(1, f"{AREA} = east ; {FOOD} = thai", both, "augmented"),  # the only turn with a partner
         line(1, "", both, "augmented_2"),
     ]
@@ -32,6 +32,7 @@ def test_errors_are_counted_by_turn_slot_and_kind(tmp_path: Path) -> None:
     (folder / "runs" / "da_seed0").mkdir(parents=True)
     (folder / "runs" / "da_seed0" / "predictions.jsonl").write_text("".join(lines), encoding="utf-8")
     record = {"name": "da_seed0", "method": "da", "seed": 0, "metrics": {}, "git_revision": "a"}
+    record |= {"config": {"data": {"preset": "any_of"}}}
     (folder / "da_seed0.json").write_text(json.dumps(record), encoding="utf-8")
     main([str(folder), "--output", str(output)])
     errors = json.loads((output / "da_seed0.json").read_text(encoding="utf-8"))["errors"]
@@ -49,7 +50,7 @@ def test_errors_are_counted_by_turn_slot_and_kind(tmp_path: Path) -> None:
 
 
 def test_without_runs_there_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no counts"):
+    with pytest.raises(FileNotFoundError):
         errors_table(tmp_path)
     with pytest.raises(DataError, match="no record"):
         main([str(tmp_path), "--output", str(tmp_path / FOLDER)])
