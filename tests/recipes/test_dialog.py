@@ -177,7 +177,11 @@ def test_multiwoz_with_a_common_base(multiwoz: dict[str, Any], tmp_path: Path) -
     assert len(list(tmp_path.glob("base_*"))) == 2
     # A base that is trained otherwise has another name.
     multiwoz = {**multiwoz, "pretrain": json.dumps({"max_steps": 3, "learning_rate": 0.01})}
-    run(output_dir=tmp_path / "other", methods=["da"], neighbour_attention=0, **multiwoz)
+    states = {"previous_state": True, "gold_states": True}
+    run(output_dir=tmp_path / "other", methods=["da"], neighbour_attention=0, **states, **multiwoz)
+    metrics = read(tmp_path / "other" / "da_seed0.json")["metrics"]
+    assert metrics["gold_states_rows"] == metrics["rows"] and 0 <= metrics["gold_states_both_correct"] <= 1
+    assert "JGA known, gold states" in (tmp_path / "other" / "comparison.md").read_text()
     (other,) = (path for path in (tmp_path / "other").glob("base_*") if not path.name.endswith("_training"))
     assert other.name != base.name
 
