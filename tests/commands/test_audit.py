@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from dair_hf.commands.audit_findings import CHECKS
@@ -145,17 +144,6 @@ def test_lines_that_are_no_json_are_findings(tmp_path: Path, capsys: pytest.Capt
     array = tmp_path / "pairs.json"
     array.write_text(json.dumps(SOUND))
     assert findings(capsys, array, status=0) == {}
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
-def test_other_kinds_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    path = tmp_path / f"pairs.{kind}"
-    rows = datasets.Dataset.from_list(changed(augmented_text=None, augmented_label=None))
-    if kind == "folder":
-        rows.save_to_disk(path)
-    else:
-        (rows.to_csv if kind == "csv" else rows.to_parquet)(str(path))
-    assert list(findings(capsys, path)) == ["no_partner"]
 
 
 def test_leaks_into_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

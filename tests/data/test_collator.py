@@ -11,7 +11,7 @@ import torch
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, default_data_collator
 
 from dair_hf import DataError, PairCollator
-from dair_hf.data.collator import add_partners, collate_or_pad, collate_originals, flatten_views, split_views
+from dair_hf.data.collator import add_partners, collate_or_pad, flatten_views, split_views
 from dair_hf.data.row_rules import RowRules
 from tests.fixtures.tiny import tokenizer
 
@@ -297,11 +297,6 @@ def test_partners_with_other_columns_are_refused(second: dict[str, Any]) -> None
     rows = [{"x": [1], "labels": 1, **second}, row] if "row_id" in second else [{**row, **second}]
     with pytest.raises(DataError, match="same columns"):
         PairCollator(default_data_collator)(rows)
-
-
-def test_originals_are_collated_without_any_partner() -> None:
-    batch = collate_originals(PairCollator(default_data_collator), [three("a", 1, 2, 4)])
-    assert batch["x"].tolist() == [[[1]]]
 
 
 def test_an_augmenter_may_add_several_partners() -> None:

@@ -17,7 +17,7 @@ from transformers import DataCollatorForSeq2Seq, GenerationConfig
 
 from dair_hf import DataError
 from dair_hf.errors import UndefinedMetricWarning
-from dair_hf.evaluation.generation import AnswerGenerator, _pad_left, _prompt_of, _strip_generated, _with_limit
+from dair_hf.evaluation.generation import AnswerGenerator, _pad_left, _strip_generated, _with_limit
 from dair_hf.evaluation.generation_settings import decoder_positions, effective_config
 from tests.fixtures import tiny
 
@@ -27,14 +27,6 @@ CPU = torch.device("cpu")
 def generator_for(model: Any, limit: int = 16, encoder_rows: int = 3, **settings: Any) -> AnswerGenerator:
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
     return AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": limit, **settings}, encoder_rows)
-
-
-def test_the_prompt_ends_before_the_first_target() -> None:
-    feature = {"input_ids": [5, 6, 7, 8], "attention_mask": [1, 1, 1, 1], "labels": [-100, -100, 7, 8], "note": "n"}
-    assert _prompt_of(feature) == {"input_ids": [5, 6], "attention_mask": [1, 1], "note": "n"}
-    without = {"input_ids": [5, 6], "labels": [-100, -100]}
-    assert _prompt_of(without) == {"input_ids": [5, 6]}
-    assert _prompt_of({"input_ids": [5], "labels": [5]}) == {"input_ids": []}
 
 
 def test_prompts_are_padded_on_the_left() -> None:

@@ -167,31 +167,17 @@ def test_tensor_views_equal_those_of_a_dataset() -> None:
     assert type(found) is not PairViews and type(views_of(rows)) is PairViews
     assert len(found) == len(expected) == 5
     assert found.rows.tolist() == expected.rows.tolist() and found.variants.tolist() == expected.variants.tolist()
+    assert found.row_ids == expected.row_ids
     assert set(found.column_names) == set(expected.column_names)
     assert found.lengths().tolist() == [0] * 5
     for name in ("labels", "digit", "x"):
         assert found.column(name) == expected.column(name), name
 
 
-@pytest.mark.parametrize("items", [[3, 4], [4, 0, 3, 2]])
-def test_features_are_the_rows_of_the_dataset_stacked(items: list[int]) -> None:
-    features, expected = views_of(tensors()).features(items), PairViews(points.rows_of(tensors())).features(items)
-    for name in ("x", "labels"):
-        assert features[name].tolist() == [view[name] for view in expected]
-
-
 def test_columns_of_callable_views_are_read_in_chunks() -> None:
     count = 2 * CHUNK + 3
     pairs = TensorPairs(lambda rows, epoch: {"x": rows.float(), "labels": rows % 7}, rows=count)
     assert views_of(pairs).column("labels") == [row % 7 for row in range(count)]
-
-
-def test_prediction_files_are_equal(tmp_path: Path) -> None:
-    correct = np.array([True, True, False, True, False])
-    found, expected = views_of(tensors()), PairViews(points.rows_of(tensors()))
-    for name, views in (("tensors", found), ("rows", expected)):
-        views.write(tmp_path / name, list("ABCDE"), views.column("labels"), correct)
-    assert (tmp_path / "tensors").read_text() == (tmp_path / "rows").read_text()
 
 
 def test_originals_have_no_partner() -> None:

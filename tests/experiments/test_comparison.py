@@ -18,7 +18,6 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
-    _in_columns,
     compare,
     runs_of,
     with_settings,
@@ -105,16 +104,6 @@ def test_only_unfinished_runs_are_executed(tmp_path: Path) -> None:
     assert (record["method"], record["seed"], record["metrics"], record["seconds"]) == (
         "da", 0, {"cm": 0.5}, {"training": 1.23},
     )  # fmt: skip
-
-
-def test_a_table_is_shown_in_columns_below_two_lines_of_titles() -> None:
-    titles = "| method | runs | JGA known | JGA misleading | CM unseen | CM misleading | all right |"
-    row = "| dair | 1 | 0.973 | 0.976 | 0.889 (177/199) | 0.981 (199/203) | 0.849 |"
-    assert _in_columns(f"{titles}\n|---|---|---|---|---|---|---|\n{row}") == [
-        "                JGA         JGA               CM               CM    all",
-        "method  runs  known  misleading           unseen       misleading  right",
-        "dair       1  0.973       0.976  0.889 (177/199)  0.981 (199/203)  0.849",
-    ]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 
 from dair_hf import DAIRConfig
 from dair_hf.experiments import plots
@@ -61,9 +60,6 @@ def test_curves_show_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
     (legend,) = axes.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["DAIR", "ERM"]
     assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("Title", "lambda", "accuracy, %")
-    image = imread(path)
-    assert image.shape[0] > 200
-    assert image.std() > 0.05
     assert [entry.name for entry in path.parent.iterdir()] == ["curves.png"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,15 +72,6 @@ def test_errors_are_one_line_with_file_and_line(
     printed = capsys.readouterr().err
     assert printed.startswith("error: ") and printed.count("\n") == 1
     assert named.replace("{p}", path).replace("{r}", references) in printed
-
-
-def test_warnings_are_one_line_on_stderr(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    gold = write("r", [{"hotel-pricerange": "x"}] * 2)
-    rows = write("p", [{"hotel-price range": "cheap"}, {"hotel-pricerange": "x"}])
-    assert jga(["--predictions", rows, "--references", gold]) == 0
-    printed = capsys.readouterr()
-    assert printed.out.splitlines()[1].endswith("1/2")
-    assert printed.err.count("\n") == 1 and re.match("warning: .*'hotel-price range'", printed.err)
 
 
 def test_json_output_replaces_no_other_file(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,12 +137,7 @@ def test_classes_are_shown_by_name(tmp_path: Path) -> None:
     assert report.worst[0]["answer"]["original"] in ("no", "yes")
 
 
-def test_tensors_and_pairs_drawn_anew(tmp_path: Path) -> None:
-    has_partner = torch.tensor([True, False, True, True, False])
-    trainer = points.trainer(tmp_path / "a", points.pairs(5, has_partner), method="da", num_train_epochs=2)
-    trainer.train()
-    report = trainer.pair_report(folder=tmp_path / "tensors")
-    assert sorted(report.pairs["row_id"]) == ["0", "2", "3"] and report.summary["rows"] == 5
+def test_pairs_drawn_anew(tmp_path: Path) -> None:
     drawn = EpochPairs(lambda epoch: tiny.pairs("bart", 7, seed=epoch))
     made = tiny.trainer(tmp_path / "b", "bart", drawn, method="da", num_train_epochs=2)
     made.train()

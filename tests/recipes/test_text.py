@@ -74,14 +74,6 @@ def test_the_best_epoch_is_evaluated(cad: str, tmp_path: Path) -> None:
     assert (final["config"]["training"]["dair_lambda"], final["metrics"]["pairs"]) == (chosen, 12)
 
 
-@pytest.mark.parametrize("kind", ["bilstm", "transformer"])
-def test_inference_with_models_from_scratch(cad: str, tmp_path: Path, kind: str) -> None:
-    options = ["--cad", cad, *SHORT, "--model_kind", kind, "--methods", "dair", "--revisions", "hypothesis"]
-    run(RECIPE, NLI, tmp_path, *options)
-    metrics = read(tmp_path / "dair_seed0.json")["metrics"]
-    assert metrics.items() >= shares(tmp_path / "runs" / "dair_seed0").items() and metrics["pairs"] == 24
-
-
 def test_few_pairs_and_all_revisions(cad: str, tmp_path: Path) -> None:
     options = ["--cad", cad, *SHORT, "--methods", "dair", "--logging_steps", "1", "--num_train_epochs", "1"]
     run(RECIPE, NLI, tmp_path, *options, "--pair_share", "0.1")

@@ -58,9 +58,6 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert AutoConfig.from_pretrained(tmp_path).num_features == 5
     for other in (loaded, by_name):
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), other.parameters(), strict=True))
-    # A checkpoint of another width is an error.
-    with pytest.raises(RuntimeError, match="size mismatch|mismatched"):
-        LinearRegression.from_pretrained(tmp_path, config=LinearRegressionConfig(num_features=6))
 
 
 def test_rmse_takes_every_layout_of_predictions() -> None:

@@ -171,18 +171,6 @@ def test_page_of_others_is_kept(results: Path) -> None:
     assert (results / PAGE).read_text() == "mine" and NOTICE in (results / "RESULTS.md").read_text()
 
 
-def test_relation_that_does_not_hold_is_bold(results: Path) -> None:
-    claims = copy.deepcopy(CLAIMS)
-    below = {"id": "below", "method": "DAIR", "paper": "DAIR below ERM", "relation": "below"}
-    below |= {"where": {"method": "dair"}, "other": {"where": {"method": "erm"}}}
-    claims["sections"][0]["groups"][0]["claims"] = [below]
-    for method, values in (("erm", (0.1, 0.11)), ("dair", (0.9, 0.91))):
-        for seed, accuracy in enumerate(values):
-            put(results / "adv", method, seed, {"accuracy": accuracy})
-    assert "| **does not hold (" in row_of(results, claims, "DAIR below ERM")
-    assert "](pages/4_colored_mnist.md) | 1 | - | 1 | - | - | - |" in write_ledger(results)["RESULTS.md"]
-
-
 def test_relation_must_hold_for_each_metric(results: Path) -> None:
     """The relation is undecided if it is for one metric, even one with a larger difference."""
     claims = copy.deepcopy(CLAIMS)

@@ -27,19 +27,6 @@ from dair_hf.vision.networks import (
 SMALL = {"hidden_sizes": [8, 16], "depths": [1, 1]}
 
 
-@pytest.mark.parametrize(
-    ("settings", "size", "channels"),
-    [
-        ({"network": "digit_cnn"}, 28, 1),
-        ({"network": "preact_resnet", **SMALL}, 32, 3),
-        ({"network": "resnet", **SMALL}, 32, 3),
-    ],
-)
-def test_networks_return_one_logit_per_class(settings: dict, size: int, channels: int) -> None:
-    model = make_network(ImageNetworkConfig(**settings), channels, 9)
-    assert model(pixel_values=torch.rand(2, channels, size, size)).logits.shape == (2, 9)
-
-
 def pretrained(folder: Path, labels: int = 9) -> PreTrainedModel:
     return make_network(ImageNetworkConfig(network="pretrained", pretrained_model=str(folder)), 3, labels)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from copy import deepcopy
 from dataclasses import replace
@@ -112,19 +111,13 @@ def test_leaked_names():
     assert counts(audit(dataset(good()), train=["acorn", "orna"])) == {}
 
 
-def test_examples_json_and_table():
+def test_examples_in_json():
     rows = [good(dialogue=f"D{number}") for number in range(9)]
     report = audit(dataset(*rows), train=["ornac"], max_examples=3)
     examples = [f"D{number}/0 'ornac'" for number in range(3)]
     assert json.loads(json.dumps(report.to_dict()))["findings"]["leaked_names"] == {
         "count": 9, "of": 9, "share": 1.0, "examples": examples,
     }  # fmt: skip
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=200)
-    console.print(report.to_table())
-    text = console.file.getvalue()
-    assert all(check.description in text for check in CHECKS.values()) and ", ".join(examples) in text
 
 
 def test_the_refusal_lists_every_failing_check():

@@ -133,8 +133,6 @@ def test_bank_crosses_kinds_and_keeps_the_frequent_spelling(tmp_path: Path) -> N
     ("service", "slot", "description", "kind"),
     [
         ("Hotels_4", "place_name", "Name of the accommodation", "hotel"),
-        ("Hotels_15", "name_or_alias", "The name by which the hotel is known", "hotel"),
-        ("Restaurants_25", "name_of_establishment", "What the restaurant is called", "restaurant"),
         ("Travel_15", "common_name_of_attraction", "What the attraction goes by", "attraction"),
         ("Hotels_13", "name_of_city", "Name of city or town", "place"),
         ("Hotels_43", "street_address", "Navigable location of the hotel", None),

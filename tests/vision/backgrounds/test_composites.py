@@ -14,7 +14,6 @@ from dair_hf.vision.backgrounds import composites as module
 from dair_hf.vision.backgrounds.composites import (
     Composites,
     VariantView,
-    _bounding_box,
     _place_foregrounds,
     shape_foregrounds,
     stripes,
@@ -185,26 +184,3 @@ def test_rotation_of_a_bar() -> None:
     inside = np.abs(drawn("test")[:, 2:] - 0.5).max(axis=1) < 0.3  # not cut by the edge
     assert inside.sum() > 50
     assert np.abs(off[inside]).max() < 2.0
-
-
-def test_opacity_is_kept() -> None:
-    """The covered area is the sum of the opacity, scaled like the image."""
-    images = torch.zeros(9, 1, 28, 28, dtype=torch.uint8)
-    images[:, 0, 6:22, 6:22] = torch.arange(100, 190, 10, dtype=torch.uint8).view(9, 1, 1)
-    area, *_ = moments(_place_foregrounds(images, PLACED % 9, PLACED, SIZE, "test").mask)
-    scale = (0.4 + 0.2 * drawn("test")[:, 0]) * SIZE / 28
-    opacity = images.double().sum((1, 2, 3)).numpy()[PLACED % 9] / 255
-    assert np.abs(area / (opacity * scale**2) - 1).max() < 0.05
-
-
-def test_bounding_boxes() -> None:
-    mask = torch.rand(50, 1, 9, 11, generator=torch.Generator().manual_seed(0))
-    mask[mask < 0.93] = 0
-    mask[:5] = 0
-    assert not _bounding_box(mask[:5]).any()
-    for one, box in zip(mask[5:, 0].numpy(), _bounding_box(mask[5:])[:, 0].numpy(), strict=True):
-        expected = np.zeros(one.shape, dtype=bool)
-        y, x = one.nonzero()
-        if len(y):
-            expected[y.min() : y.max() + 1, x.min() : x.max() + 1] = True
-        assert (box == expected).all()

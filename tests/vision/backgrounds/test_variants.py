@@ -41,11 +41,6 @@ def test_metrics_by_hand() -> None:
     )
 
 
-def test_cm_without_correct_originals_is_nan() -> None:
-    found = _variant_metrics({"original": [0, 0], "mixed_rand": [1, 0]}, intervals=False)
-    assert np.isnan(found["cm"]) and found["cm_denominator"] == 0
-
-
 def test_the_gap_has_the_interval_of_paired_rows() -> None:
     draws = np.random.default_rng(0)
     same = draws.random(3200) < 0.7

@@ -203,16 +203,6 @@ PROMPTS = {
 }
 
 
-def test_batch_in_numbers() -> None:
-    batch = _append_targets(PROMPTS, [[9], [4, 3]], pad_token_id=0)
-    assert {name: values.tolist() for name, values in batch.items()} == {
-        "input_ids": [[5, 6, 7, 9], [8, 4, 3, 0]],
-        "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],
-        "labels": [[-100, -100, -100, 9], [-100, 4, 3, -100]],
-    }
-    assert {values.dtype for values in batch.values()} == {torch.int64}
-
-
 def test_other_token_columns_repeat_their_last_value() -> None:
     prompts = PROMPTS | {
         "mm_token_type_ids": torch.tensor([[1, 1, 0], [0, 0, 0]]),
@@ -224,16 +214,6 @@ def test_other_token_columns_repeat_their_last_value() -> None:
         [[1, 0], [1, 0], [1, 1], [1, 1]],
         [[0, 1], [0, 1], [0, 1], [0, 0]],
     ]
-
-
-def test_token_types_of_both_families() -> None:
-    """Targets get 1 if the prompt has no 1 (PaliGemma), and 0 if 1 marks the image (Gemma 3)."""
-    prefix = PROMPTS | {"token_type_ids": torch.zeros(2, 3, dtype=torch.long)}
-    found = _append_targets(prefix, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
-    assert found.tolist() == [[0, 0, 0, 1], [0, 1, 1, 0]]
-    marked = PROMPTS | {"token_type_ids": torch.tensor([[1, 1, 0], [0, 0, 0]])}
-    found = _append_targets(marked, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
-    assert found.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
 
 
 class Numbers:
@@ -272,10 +252,6 @@ def test_padding_id_and_questions_without_words() -> None:
     alone = collator()([row([], 1, [0], [1.0])])
     assert torch.equal(alone["input_ids"], torch.tensor([[0]]))
     assert torch.equal(alone["attention_mask"], torch.tensor([[0]]))
-
-
-def test_questions_without_annotations_have_no_labels() -> None:
-    assert "labels" not in collator()([{"input_ids": [5], "image": 1}])
 
 
 QUESTIONS = ["What is this?", "What's the man's hat?", "Is the man in the hat?", "how many hats?"]

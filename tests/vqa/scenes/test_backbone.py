@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import ResNetConfig, ViTConfig
 
-from dair_hf.vqa.scenes.backbone import CellClassifier, CellClassifierConfig, _labeled_scenes, scene_network
+from dair_hf.vqa.scenes.backbone import CellClassifier, CellClassifierConfig, _labeled_scenes
 from dair_hf.vqa.scenes.files import BIASED
 from dair_hf.vqa.scenes.scene import COLORS, SHAPES, draw_scene, render_scenes
 from tests.fixtures.counting_scenes import shapes_in
@@ -84,8 +84,3 @@ def test_logits_of_each_position_row_by_row(backbone: ResNetConfig | ViTConfig) 
     nll = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels.numpy()[..., None], -1)[..., 0]
     assert abs(output.loss.item() - nll.mean()) <= 1e-5
     assert model(images).loss is None
-
-
-def test_scene_network_has_one_position_per_cell() -> None:
-    model = CellClassifier(CellClassifierConfig(backbone_config=scene_network(), num_labels=LABELS)).eval()
-    assert model(torch.zeros(1, 3, 64, 64)).logits.shape == (1, 16, LABELS)
