@@ -18,7 +18,9 @@ from dair_hf.vqa.models.backbone import grid_features
 from dair_hf.vqa.models.saaa import SAAA
 from dair_hf.vqa.scenes.backbone import CellClassifier
 from recipes import vqa_saaa
+from tests.fixtures import vision_language as vl
 from tests.fixtures.recipe_runs import CONFIGS, command_line, predictions, read, run_here
+from tests.fixtures.vqa_files import CV_EDITS, write_cv, write_edited_images, write_images, write_vqa
 
 RECIPE = "vqa_saaa"
 SIZES = json.dumps({"embedding_size": 8, "question_size": 8, "attention_size": 8, "hidden_size": 8, "dropout": 0.1})
@@ -137,3 +139,40 @@ def test_no_setting_of_a_run_changes_the_shared_backbone(monkeypatch: pytest.Mon
     assert (training["learning_rate"], training["num_train_epochs"], training["seed"]) == (0.004, 3, 0)
     monkeypatch.setitem(vqa_saaa.BACKBONE, "learning_rate", 0.1)
     assert backbone_training(monkeypatch, tmp_path)[0] != name
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
+    """Settings of a tiny run on small versions of VQA v2 and CV-VQA."""
+    for split in ("train", "val"):
+        write_vqa(tmp_path / "vqa", split)
+        write_cv(tmp_path / "cv", split)
+    return {
+        "source": "files",
+        "questions": tmp_path / "vqa",
+        "images": write_images(tmp_path / "images"),
+        "edits": tmp_path / "cv",
+        "edited_images": write_edited_images(tmp_path / "edited", CV_EDITS),
+        "features_folder": tmp_path / "features",
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": 2,
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+        "learning_rate": 0.01,
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+
+
+def test_a_generator_with_adapters(files: dict[str, Any], tmp_path: Path) -> None:
+    model = vl.stored(vl.llava, tmp_path / "llava")
+    settings = {"target": "{answer}", "network": "generator", "model_name_or_path": model, "use_peft": True}
+    run(**files, **settings, lora_r=2, lora_alpha=5, methods=["dair"], output_dir=tmp_path / "out")
+    assert {"vqa_accuracy", "cm", "both_correct"} <= set(read(tmp_path / "out/dair_seed0.json")["metrics"])
+    adapter = read(tmp_path / "out/runs/dair_seed0/adapter_config.json")
+    assert (adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]) == (2, 5, model)
+    assert (tmp_path / "out/runs/dair_seed0/tokenizer.json").exists()
+    # Predictions are answers, not logits or ids.
+    assert all(isinstance(line["prediction"], str) for line in predictions(tmp_path / "out/runs/dair_seed0"))
