@@ -147,11 +147,11 @@ def planned_table(results: Path, experiment: str) -> str:
     """Return the scores of planned runs and their tests (`PLANS`); a test without runs counts in Holm's correction.
 
     Raises:
-        FileNotFoundError: DA-ERM with its own weight was not run.
+        FileNotFoundError: One side of the primary test was not run.
     """
     folder, (of_plan, tests) = results / experiment, PLANS[experiment]
     runs = _runs_of(folder, of_plan)
-    if not runs[OWN]:
+    if not (runs[OWN] and runs[tests[0][0]]):
         raise FileNotFoundError(folder)
     scores = [[name, str(len(found)), *_means(found, folder)] for name, found in runs.items() if found]
     differences = [_differences(runs, name, OWN).get(key) if runs[name] else None for name, key in tests]
