@@ -51,6 +51,7 @@ COMPARISONS = (("DAIR", "DA-ERM"), ("DAIR", OWN), ("auto", OWN), (DAIR_OWN, OWN)
 METRICS = {"original_accuracy": "originals", "augmented_accuracy_pairs": "partners", "cm": "CM", "both_correct": "both"}
 PLANNED, CONFIRMED = f"{PRETRAINED}/premises_30", f"{REVIEWS}/bag_of_words_30_confirmed"
 CONFIRMED_RUNS = {
+    "ERM": ("erm", "/erm"),
     "DA-ERM": ("da", "/default"),
     OWN: ("da", "/weight"),
     "DAIR": ("dair", "/default"),
@@ -278,9 +279,9 @@ def _differences(runs: Mapping[str, Sequence[Record]], name: str, baseline: str)
     return paired["differences"][name]
 
 
-def _p_value(found: Mapping[str, float | None] | None) -> float:
+def _p_value(found: Mapping[str, Any] | None) -> float:
     """Return the p-value of a t distribution with the same 95 % interval, elsewhere near it; 1 without an interval."""
-    if found is None or not found["half_width"] or not found["standard_error"] or found["difference"] is None:
+    if found is None or found["half_width"] is None:
         return 1.0
     freedom = stdtridf((1 + CONFIDENCE) / 2, found["half_width"] / found["standard_error"])
     return float(2 * stdtr(freedom, -abs(found["difference"]) / found["standard_error"]))
