@@ -179,7 +179,7 @@ _CONFIRMED = "counterfactual_sentiment/bag_of_words_30_confirmed"
 ELSEWHERE = {
     ("rotated_6_9", "dair"): "rotated_6_9_search/final",
     ("woz2/share_30", "erm"): "woz2/share_10",
-    (f"{_CONFIRMED}/weight_dair", "erm"): "counterfactual_sentiment/bag_of_words_30/final",
+    (f"{_CONFIRMED}/weight_dair", "erm"): f"{_CONFIRMED}/erm",
     (f"{_CONFIRMED}/weight_dair", "da"): f"{_CONFIRMED}/weight",
 }
 
