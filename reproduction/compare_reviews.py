@@ -28,7 +28,6 @@ def main() -> None:
     options = parser.parse_args()
     pairs = options.output_dir.with_suffix(".jsonl")
     reviews: Dataset = read_sentiment(options.cad, "train").shuffle(seed=0).select(range(REVIEWS))
-    pairs.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(pairs) as path:
         reviews.to_json(path)
     command = ["-m", "dair_hf.commands", "compare", MODEL, str(pairs), "--output", str(options.output_dir)]

@@ -112,14 +112,13 @@ def text_table(results: Path, task: str) -> str:
 
     Raises:
         FileNotFoundError: No experiment was run.
-        DataError: One lacks DA-ERM, DAIR or their paired differences.
+        DataError: Two methods cannot be paired.
     """
     methods, names, differences = [], [], []
     for model, title in MODELS.items():
         for share in SHARES:
             folder = results / task / f"{model}_{share}"
             if (folder / "final").is_dir():
-                _require_both(_by_method(folder / "final"), folder)
                 name, runs = f"{title}, {share} %", _runs_of(folder)
                 seeds = str(len(runs["DAIR"]))
                 methods.append([name, seeds, *(_both_correct(records, folder) for records in runs.values())])
@@ -158,7 +157,13 @@ def planned_table(results: Path, experiment: str) -> str:
     differences = [_differences(runs, name, OWN).get(key) if runs[name] else None for name, key in tests]
     primary, *others = map(_p_value, differences)
     rows = [
-        ["secondary" if number else "primary", f"{name} - {OWN}", METRICS[key], _text(difference), _p_text(p)]
+        [
+            "secondary" if number else "primary",
+            f"{name} - {OWN}",
+            METRICS[key],
+            _text(difference),
+            _p_text(p) if difference else "-",
+        ]
         for number, ((name, key), difference, p) in enumerate(
             zip(tests, differences, [primary, *holm(others)], strict=True)
         )
@@ -274,7 +279,8 @@ def _differences(runs: Mapping[str, Sequence[Record]], name: str, baseline: str)
     """Return metric -> difference to the baseline, paired over test rows and seeds."""
     records = [{**record.content, "method": side} for side in (name, baseline) for record in runs[side]]
     paired = paired_differences(records, baseline)
-    if paired is None or name not in paired["differences"]:
+    seeds, of_baseline = (sorted(record.content["seed"] for record in runs[side]) for side in (name, baseline))
+    if paired is None or name not in paired["differences"] or seeds != of_baseline:
         raise DataError(f"{runs[name][0].path}: {name} cannot be paired with {baseline}; run it again")
     return paired["differences"][name]
 

@@ -143,7 +143,7 @@ def paired_differences(records: Sequence[Mapping[str, Any]], baseline: str = _BA
     rows = {name: runs for name, runs in rows.items() if runs}
     lambdas_of = Counter(_without_lambda(by_method[name][0]) for name in rows)
     single = [name for name in rows if lambdas_of[_without_lambda(by_method[name][0])] == 1]
-    if len(rows) < 2 or not single:
+    if len(rows) < 2 or not (single or baseline in rows):
         return None
     baseline = baseline if baseline in rows else single[0]
     reference = rows.pop(baseline)

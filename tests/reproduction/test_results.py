@@ -6,6 +6,7 @@ import json
 import os
 import re
 import statistics
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from dair_hf.experiments.trials import report_trials
 from reproduction import tracker_errors
 from reproduction.claims import Claim, Section, read_claims
 from reproduction.experiments import read_experiments
@@ -22,6 +24,7 @@ from tests.fixtures.paper_tables import FIGURES, LABELS, figures_in
 from tests.fixtures.paths import ROOT
 
 RESULTS = ROOT / "results"
+METHODS = ("erm", "da", "kl", "dair")
 SECTIONS: list[Section] = read_claims(RESULTS / "claims.yaml")
 EXPERIMENTS = read_experiments(RESULTS / "experiments.yaml")
 
@@ -233,6 +236,15 @@ def test_readme_is_short_and_its_table_is_that_of_the_records() -> None:
             if claim != "-":
                 value = paper[claim.format(method)]
                 assert int(printed.split(", ")[index][:2]) == round(value if value > 1 else 100 * value)
+
+
+def test_readme_and_quickstart_show_what_compare_found(tmp_path: Path) -> None:
+    records = sorted(records_below("compare_reviews"), key=lambda record: METHODS.index(record["method"]))
+    labels = {record["method"]: record["name"].rpartition("_seed")[0] for record in records}
+    table, sentences = report_trials(tmp_path, "", records, labels, []).split("\n\n")
+    assert textwrap.indent(table, "    ") in (ROOT / "README.md").read_text(encoding="utf-8")
+    sentence = sentences.partition("\nChosen on dev")[0]
+    assert textwrap.indent(sentence, "    ") in (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
 
 
 def test_stated_runs_of_the_demo_are_those_of_its_records() -> None:
