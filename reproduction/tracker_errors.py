@@ -27,11 +27,11 @@ from dair_hf.io.records import PREDICTIONS_FILE, read_predictions
 from dair_hf.metrics.state.belief_text import read_belief
 from dair_hf.metrics.state.conventions import resolve_convention
 from dair_hf.metrics.state.matching import _filled_slots, compare_states
-from reproduction.records import read_records
 
 FOLDER = "multiwoz21_errors"
 VIEWS = {"original": "known names", "augmented": "unseen names"}
 KINDS = ("missed", "extra", "wrong")
+SLOTS = 12  # with the most errors, in the table
 TURNS = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 999))  # first and last number of the turns in a column
 
 
@@ -79,26 +79,47 @@ def _dialogues(path: Path, preset: str) -> Iterator[tuple[str, list[tuple[int, d
 
 
 def errors_table(results: Path) -> str:
-    """Return the table of errors in Markdown: means over the seeds of a method.
+    """Return the tables of errors in Markdown, by turn and by slot: means over the seeds of a method.
 
     Raises:
         FileNotFoundError: No errors are stored.
     """
-    records = [record.content for record in read_records(results / FOLDER)]
-    if not records:
+    found = [read_json(path) for path in sorted((results / FOLDER).glob("*_seed*.json"))]
+    if not found:
         raise FileNotFoundError(results / FOLDER)
+    by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in found:
+        by_method[run["method"]].append(run)
     columns = [f"turn {first + 1}" if first == last else f"turns {first + 1} to {last + 1}" for first, last in TURNS]
     header = ["names", "method", "seeds", *columns, "after a right turn", *KINDS, "new"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for view, title in VIEWS.items():
-        for method in dict.fromkeys(record["method"] for record in records):
-            runs = [record["errors"][view] for record in records if record["method"] == method]
-            rows = [_row(run) for run in runs]
+        for method, runs in by_method.items():
+            rows = [_row(run[view]) for run in runs]
             means = [statistics.fmean(column) for column in zip(*rows, strict=True)]
             digits = [3] * (len(TURNS) + 1) + [1] * (len(KINDS) + 1)
             cells = [f"{mean:.{digit}f}" for mean, digit in zip(means, digits, strict=True)]
             lines.append(f"| {title} | {method} | {len(runs)} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "| errors in 100 turns, known names | " + " | ".join(by_method) + " |",
+        "|" + "---|" * (len(by_method) + 1),
+    ]
+    rates = {method: _slot_errors([run["original"] for run in runs]) for method, runs in by_method.items()}
+    total = sum(rates.values(), Counter[str]())
+    for slot, _ in total.most_common(SLOTS):
+        lines.append(f"| {slot} | " + " | ".join(f"{of_method[slot]:.1f}" for of_method in rates.values()) + " |")
     return "\n".join(lines)
+
+
+def _slot_errors(runs: Sequence[dict[str, Any]]) -> Counter[str]:
+    """Return the errors of each slot in 100 turns, mean over runs."""
+    rates = Counter[str]()
+    for run in runs:
+        turns = len(runs) * sum(run["turns"].values())
+        for slot, kinds in run["slots"].items():
+            rates[slot] += 100 * sum(kinds.get(kind, 0) for kind in KINDS) / turns
+    return rates
 
 
 def _row(errors: dict[str, Any]) -> list[float]:
@@ -128,9 +149,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for path in paths:
         record = read_json(path)
         predictions = options.folder / "runs" / record["name"] / PREDICTIONS_FILE
-        kept = {key: record[key] for key in ("name", "method", "seed", "metrics", "git_revision")}
         errors = errors_of(predictions, record["config"]["data"]["preset"])
-        write_json(options.output / path.name, {**kept, "errors": errors})
+        write_json(options.output / path.name, {"method": record["method"], **errors})
         print(f"Written: {options.output / path.name}")
 
 

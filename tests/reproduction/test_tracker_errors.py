@@ -31,11 +31,10 @@ def test_errors_are_counted_by_turn_slot_and_kind(tmp_path: Path) -> None:
     folder, output = tmp_path / "outputs", tmp_path / FOLDER
     (folder / "runs" / "da_seed0").mkdir(parents=True)
     (folder / "runs" / "da_seed0" / "predictions.jsonl").write_text("".join(lines), encoding="utf-8")
-    record = {"name": "da_seed0", "method": "da", "seed": 0, "metrics": {}, "git_revision": "a"}
-    record |= {"config": {"data": {"preset": "any_of"}}}
+    record = {"name": "da_seed0", "method": "da", "config": {"data": {"preset": "any_of"}}}
     (folder / "da_seed0.json").write_text(json.dumps(record), encoding="utf-8")
     main([str(folder), "--output", str(output)])
-    errors = json.loads((output / "da_seed0.json").read_text(encoding="utf-8"))["errors"]
+    errors = json.loads((output / "da_seed0.json").read_text(encoding="utf-8"))
     assert errors["original"] == {
         "turns": {"0": 1, "1": 1, "2": 1}, "right": {"0": 1, "1": 0, "2": 0}, "after_right": [1, 0],
         "slots": {AREA: {"wrong": 2, "new": 1}, FOOD: {"missed": 2, "new": 1}, STARS: {"extra": 1, "new": 1}},
@@ -44,7 +43,9 @@ def test_errors_are_counted_by_turn_slot_and_kind(tmp_path: Path) -> None:
         "turns": {"0": 1, "1": 1, "2": 1}, "right": {"0": 1, "1": 1, "2": 0}, "after_right": [2, 1],
         "slots": {AREA: {"wrong": 1, "new": 1}, FOOD: {"missed": 1, "new": 1}},
     }  # fmt: skip
-    cells = errors_table(tmp_path).splitlines()[2].split(" | ")
+    by_turn, by_slot = errors_table(tmp_path).split("\n\n")
+    assert by_slot.splitlines()[2:] == [f"| {AREA} | 66.7 |", f"| {FOOD} | 66.7 |", f"| {STARS} | 33.3 |"]
+    cells = by_turn.splitlines()[2].split(" | ")
     assert cells[3:6] == ["1.000", "0.000", "0.000"]
     assert cells[-5:] == ["0.000", "66.7", "33.3", "66.7", "100.0 |"]
 
