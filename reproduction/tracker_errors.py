@@ -1,6 +1,6 @@
 """Errors of dialog state trackers by turn and by slot, from the predictions that `recipes/multiwoz_simpletod.py` keeps.
 
-    python -m reproduction.tracker_errors outputs/multiwoz21_small --output results/multiwoz21_errors
+    python -m reproduction.tracker_errors outputs/multiwoz21_lambda --output results/multiwoz21_errors
 
 Each run has one JSON file with the counts of originals and first partners; `reproduction.ledger` makes the table. As in
 the accuracy of the paper, a turn without a partner counts as two identical views. A slot of a turn is missed (only gold
