@@ -179,11 +179,14 @@ EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float, str | None]] = {
 }
 # ERM does not depend on the share of the pairs.
 _CONFIRMED = "counterfactual_sentiment/bag_of_words_30_confirmed"
+_PREMISES = "pretrained_encoder/premises_30"
 ELSEWHERE = {
     ("rotated_6_9", "dair"): "rotated_6_9_search/final",
     ("woz2/share_30", "erm"): "woz2/share_10",
     (f"{_CONFIRMED}/weight_dair", "erm"): f"{_CONFIRMED}/erm",
     (f"{_CONFIRMED}/weight_dair", "da"): f"{_CONFIRMED}/weight",
+    (f"{_PREMISES}_weight_dair/final", "erm"): f"{_PREMISES}/final",
+    (f"{_PREMISES}_weight_dair/final", "da"): f"{_PREMISES}_weight/final",
 }
 
 
@@ -226,6 +229,7 @@ def test_readme_is_short_and_its_table_is_that_of_the_records() -> None:
     paper = {claim.id: claim.printed.value for claim in claims_of("colored_adv", "dialog") if claim.printed}
     sources = ("demo all_correct -", "colored_mnist_adv/methods accuracy_c3 colored_adv.{}_accuracy",
                f"{_CONFIRMED}/weight_dair both_correct -",
+               f"{_PREMISES}_weight_dair/final both_correct -",
                "counterfactual_sentiment/bag_of_words_100/final both_correct -",
                "multiwoz21_small original_joint_goal_accuracy dialog.{}_jga")  # fmt: skip
     for (*means, printed), (folder, metric, claim) in zip(rows, map(str.split, sources), strict=True):
