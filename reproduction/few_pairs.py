@@ -47,7 +47,15 @@ RUNS = {
     DAIR_OWN: ("dair", "_weight_dair/final"),
     AUTO_OWN: ("dair", "_weight_auto"),
 }
-COMPARISONS = (("DA-ERM", "ERM"), ("DAIR", "DA-ERM"), ("DAIR", OWN), ("auto", OWN), (DAIR_OWN, OWN), (AUTO_OWN, OWN))
+COMPARISONS = (
+    ("DA-ERM", "ERM"),
+    (OWN, "DA-ERM"),
+    ("DAIR", "DA-ERM"),
+    ("DAIR", OWN),
+    ("auto", OWN),
+    (DAIR_OWN, OWN),
+    (AUTO_OWN, OWN),
+)
 METRICS = {"original_accuracy": "originals", "augmented_accuracy_pairs": "partners", "cm": "CM", "both_correct": "both"}
 PLANNED, CONFIRMED = f"{PRETRAINED}/premises_30", f"{REVIEWS}/bag_of_words_30_confirmed"
 CONFIRMED_RUNS = {
