@@ -21,6 +21,7 @@ from reproduction.few_pairs import (
     PLANS,
     PRETRAINED,
     REVIEWS,
+    _differences,
     _p_value,
     _runs_of,
     dialog_table,
@@ -125,6 +126,23 @@ def test_dair_with_the_weight_of_da_has_it() -> None:
                 assert len(weights[0]) == 1 and weights[0] == weights[1], folder
                 found += 1
     assert found
+
+
+def test_only_runs_with_the_same_seeds_are_compared(tmp_path: Path) -> None:
+    for end in ("/final", "_weight/final", "_auto"):
+        name = f"{REVIEWS}/bag_of_words_30{end}"
+        shutil.copytree(RESULTS / name, tmp_path / name)
+    assert _differences(_runs_of(tmp_path / REVIEWS / "bag_of_words_30"), "auto", "DAIR")["both_correct"]
+    assert " | auto - DA, own weight | " in text_table(tmp_path, REVIEWS)
+    next((tmp_path / REVIEWS / "bag_of_words_30_auto").rglob("*_seed14.json")).unlink()
+    with pytest.raises(DataError, match="auto cannot be paired with DA, own weight"):
+        text_table(tmp_path, REVIEWS)
+
+
+def test_a_planned_test_that_was_not_run_has_no_p_value(tmp_path: Path) -> None:
+    for end in ("/final", "_weight/final"):
+        shutil.copytree(RESULTS / f"{PRETRAINED}/premises_30{end}", tmp_path / f"{PRETRAINED}/premises_30{end}")
+    assert "| auto - DA, own weight | both | - | - |" in planned_table(tmp_path, f"{PRETRAINED}/premises_30")
 
 
 def test_an_undefined_metric_is_no_zero(tmp_path: Path) -> None:
