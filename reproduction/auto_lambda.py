@@ -24,7 +24,7 @@ import numpy as np
 from dair_hf.errors import DataError
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json, write_json
-from reproduction.records import metric_of, read_records
+from reproduction.records import markdown_table, metric_of, read_records
 
 LOGS = Path("auto_lambda") / "logs.json"
 
@@ -122,10 +122,7 @@ def distance(left: Sequence[float], right: Sequence[float]) -> float:
 def table(results: Path) -> str:
     """Return the table in Markdown."""
     logs = read_json(results / LOGS)
-    lines = [
-        "| task | DA-ERM | DAIR, given lambda | auto | distance | lambda found | share |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for task in TASKS:
         given = values(results / task.given, "dair", task.metric, task.dair_lambda)
         plain = values(results / task.baseline, "da", task.metric)
@@ -140,8 +137,9 @@ def table(results: Path) -> str:
             " to ".join(f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for value in log["lambda_quartiles"]),
             f"{log['gradient_share']:.2f}",
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    header = ["task", "DA-ERM", "DAIR, given lambda", "auto", "distance", "lambda found", "share"]
+    return "\n".join(markdown_table(header, rows))
 
 
 def mean_and_deviation(sample: Sequence[float]) -> str:

@@ -24,7 +24,7 @@ from dair_hf.evaluation.paired import CONFIDENCE
 from dair_hf.experiments.paired import difference_text, paired_differences
 from dair_hf.experiments.run_records import lambda_of, lambda_text
 from reproduction.auto_lambda import mean_and_deviation
-from reproduction.records import Record, metric_of, read_records
+from reproduction.records import Record, markdown_table, metric_of, read_records
 from reproduction.verdicts import welch_half_width
 
 REVIEWS, INFERENCE, PRETRAINED = "counterfactual_sentiment", "counterfactual_nli", "pretrained_encoder"
@@ -144,9 +144,9 @@ def text_table(results: Path, task: str) -> str:
     heading = "texts, share of pairs" if task == PRETRAINED else "model, share of pairs"
     return "\n".join(
         [
-            *_table([heading, "seeds", *RUNS], methods),
+            *markdown_table([heading, "seeds", *RUNS], methods),
             "",
-            *_table([heading, "difference", *METRICS.values(), "p of both, Holm"], compared),
+            *markdown_table([heading, "difference", *METRICS.values(), "p of both, Holm"], compared),
         ]
     )
 
@@ -178,9 +178,9 @@ def planned_table(results: Path, experiment: str) -> str:
     ]
     return "\n".join(
         [
-            *_table(["method", "seeds", *METRICS.values()], scores),
+            *markdown_table(["method", "seeds", *METRICS.values()], scores),
             "",
-            *_table(["test", "difference", "metric", "value", f"p (secondary: Holm over {len(others)})"], rows),
+            *markdown_table(["test", "difference", "metric", "value", f"p (secondary: Holm over {len(others)})"], rows),
         ]
     )
 
@@ -202,10 +202,7 @@ def dialog_table(results: Path) -> str:
     Raises:
         DataError: No experiment was run, one lacks DA-ERM or DAIR, or these have no two seeds in common.
     """
-    lines = [
-        "| share of pairs | method | seeds | " + " | ".join(TRACKING.values()) + " |",
-        "|---|---|---|" + "---|" * len(TRACKING),
-    ]
+    rows: list[Sequence[object]] = []
     for share, name in DIALOG_RUNS.items():
         folder = results / DIALOGS / name
         runs = _by_method(folder)
@@ -220,13 +217,13 @@ def dialog_table(results: Path) -> str:
             for ours, theirs in zip(values["dair"], values["da"], strict=True)
         ]
         for method, metrics in values.items():
-            means = " | ".join(_mean_and_deviation(metric) for metric in metrics)
-            lines.append(f"| {'-' if method == 'erm' else share} | {TITLES[method]} | {len(metrics[0])} | {means} |")
+            means = map(_mean_and_deviation, metrics)
+            rows.append(["-" if method == "erm" else share, TITLES[method], len(metrics[0]), *means])
         seeds = len(values["dair"][0].keys() & values["da"][0].keys())
-        lines.append(f"| {share} | DAIR - DA | {seeds} | " + " | ".join(differences) + " |")
-    if len(lines) == 2:
+        rows.append([share, "DAIR - DA", seeds, *differences])
+    if not rows:
         raise DataError(f"{results / DIALOGS}: holds no runs; make results runs them")
-    return "\n".join(lines)
+    return "\n".join(markdown_table(["share of pairs", "method", "seeds", *TRACKING.values()], rows))
 
 
 def _by_method(folder: Path) -> dict[str, list[Record]]:
@@ -308,10 +305,6 @@ def _p_text(p: float) -> str:
 
 def _text(found: Mapping[str, float | None] | None) -> str:
     return difference_text(found).replace("0.", ".")
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def _both_correct(runs: list[Record], folder: Path) -> str:

@@ -17,7 +17,7 @@ from dair_hf.io.files import require_output_file, write_text
 from reproduction import auto_lambda, few_pairs, tracker_errors
 from reproduction.claims import Claim, Section, read_claims
 from reproduction.plots import draw_plots
-from reproduction.records import Record, read_records
+from reproduction.records import Record, markdown_table, read_records
 from reproduction.verdicts import COLUMNS, FAILED, RULES, Verdict, judge
 
 NOTICE = "Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit."
@@ -54,7 +54,11 @@ def ledger(sections: Sequence[Section], results: Path) -> dict[str, str]:
     together = [pair for of_section in judged for pair in of_section]
     total = ["All", len(together), *_counts(together).values()]
     records = [record for experiment in _experiments(sections) for record in read(results / experiment)]
-    index = ["# The paper's claims and our runs", "", *_table(["Experiment", "claims", *COLUMNS], [*rows, total])]
+    index = [
+        "# The paper's claims and our runs",
+        "",
+        *markdown_table(["Experiment", "claims", *COLUMNS], [*rows, total]),
+    ]
     index += ["", _totals(together), "", _provenance(records), "", "## How it is judged", "", RULES, "", NOTICE]
     pages = {"RESULTS.md": "\n".join(index) + "\n"}
     for section, path, of_section in zip(sections, paths, judged, strict=True):
@@ -119,7 +123,7 @@ def _page(section: Section, judged: Judged, results: Path, read: Callable[[Path]
             name, paper = f"{claim.setup}: {claim.method}, {claim.quantity}", claim.paper.replace("+-", "±")
             words = _words(claim, verdict) + numbers.get(_reason(claim, verdict), "")
             rows.append([name, paper, verdict.ours, words, claim.deviations])
-        lines += [*_table(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"], rows), ""]
+        lines += [*markdown_table(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"], rows), ""]
     for plot in section.plots:
         if (results / plot.file).exists():
             lines += [f"![{plot.caption}](../{plot.file})", ""]
@@ -167,7 +171,7 @@ def _runs_table(section: Section, results: Path, read: Callable[[Path], list[Rec
             names = ", ".join(methods), ", ".join(map(str, seeds))
             rows.append([experiment, len(contents), *names, commits, "; ".join(hardware)])
     header = ["Folder", "runs", "methods", "seeds", "commits", "hardware"]
-    return ["## Runs", "", *_table(header, rows), ""] if rows else []
+    return ["## Runs", "", *markdown_table(header, rows), ""] if rows else []
 
 
 def _experiments(sections: Sequence[Section]) -> list[str]:
@@ -194,13 +198,6 @@ def _hardware(hardware: dict[str, Any]) -> str:
         return ", ".join(map(str, hardware["gpus"]))
     cores, threads = hardware.get("cores", "?"), hardware.get("torch_threads", "?")
     return f"{hardware.get('cpu', 'unknown')}, {cores} cores, {threads} threads"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    def line(cells: Sequence[object]) -> str:
-        return "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(header), "|" + "---|" * len(header), *map(line, rows)]
 
 
 def write_ledger(results: Path) -> dict[str, str]:

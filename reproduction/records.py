@@ -1,9 +1,9 @@
-"""Records of finished runs below `results/`, selected by their content."""
+"""Records of finished runs below `results/`, selected by their content, and Markdown tables of them."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,3 +80,12 @@ def metric_of(record: Record, key: str, label: str) -> float | None:
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(metrics))}"
         raise DataError(f"{label}: {record.path} has no metric {key!r}; {hint}")
     return metrics[key]
+
+
+def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a Markdown table; a line break in a cell becomes a space."""
+
+    def line(cells: Sequence[object]) -> str:
+        return "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(header), "|" + "---|" * len(header), *map(line, rows)]

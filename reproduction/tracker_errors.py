@@ -27,6 +27,7 @@ from dair_hf.io.records import PREDICTIONS_FILE, read_predictions
 from dair_hf.metrics.state.belief_text import read_belief
 from dair_hf.metrics.state.conventions import resolve_convention
 from dair_hf.metrics.state.matching import _filled_slots, compare_states
+from reproduction.records import markdown_table
 
 FOLDER = "multiwoz21_errors"
 VIEWS = {"original": "known names", "augmented": "unseen names"}
@@ -92,24 +93,21 @@ def errors_table(results: Path) -> str:
         by_method[run["method"]].append(run)
     columns = [f"turn {first + 1}" if first == last else f"turns {first + 1} to {last + 1}" for first, last in TURNS]
     header = ["names", "method", "seeds", *columns, "after a right turn", *KINDS, "new"]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines: list[Sequence[object]] = []
     for view, title in VIEWS.items():
         for method, runs in by_method.items():
             rows = [_row(run[view]) for run in runs]
             means = [statistics.fmean(column) for column in zip(*rows, strict=True)]
             digits = [3] * (len(TURNS) + 1) + [1] * (len(KINDS) + 1)
             cells = [f"{mean:.{digit}f}" for mean, digit in zip(means, digits, strict=True)]
-            lines.append(f"| {title} | {method} | {len(runs)} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "| errors in 100 turns, known names | " + " | ".join(by_method) + " |",
-        "|" + "---|" * (len(by_method) + 1),
-    ]
+            lines.append([title, method, len(runs), *cells])
     rates = {method: _slot_errors([run["original"] for run in runs]) for method, runs in by_method.items()}
     total = sum(rates.values(), Counter[str]())
-    for slot, _ in total.most_common(SLOTS):
-        lines.append(f"| {slot} | " + " | ".join(f"{of_method[slot]:.1f}" for of_method in rates.values()) + " |")
-    return "\n".join(lines)
+    slots = [
+        [slot, *(f"{of_method[slot]:.1f}" for of_method in rates.values())] for slot, _ in total.most_common(SLOTS)
+    ]
+    by_slot = markdown_table(["errors in 100 turns, known names", *by_method], slots)
+    return "\n".join([*markdown_table(header, lines), "", *by_slot])
 
 
 def _slot_errors(runs: Sequence[dict[str, Any]]) -> Counter[str]:
