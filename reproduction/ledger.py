@@ -111,7 +111,10 @@ def _page(section: Section, judged: Judged, results: Path, read: Callable[[Path]
     for note in section.notes:
         lines += [note.strip(), ""]
     for folder in section.tables:
-        lines += [f"Runs in [{folder}](../{folder}):", "", _folder_table(folder, results), ""]
+        table = _folder_table(folder, results).splitlines()
+        if len(table) > 1:  # a note that an earlier table has is not repeated
+            table = [line for line in table if line[:1] in ("", "|") or line not in lines]
+        lines += [f"Runs in [{folder}](../{folder}):", "", *table, ""]
     if judged:
         counts = ", ".join(f"{count} {column}" for column, count in _counts(judged).items() if count)
         lines += ["## Claims", "", f"{len(judged)} claims: {counts} ([rules](../RESULTS.md)).", ""]

@@ -222,7 +222,7 @@ def test_runs_of_plots_tables_and_compared_values_are_counted_once(results: Path
     section = claims["sections"][0]
     draw = {"x": "config.x", "xlabel": "x", "ylabel": "y", "metric": "accuracy"}
     draw["series"] = [{"label": "curve", "sources": [{"experiment": "curve", "where": {}}]}]
-    section["tables"] = ["compared"]
+    section["tables"] = ["compared", "shown"]
     section["plots"] = [
         {"file": "adv/sweep.png", "caption": "Sweep"},
         {"file": "shown/comparison.png", "caption": "Shown"},
@@ -231,12 +231,14 @@ def test_runs_of_plots_tables_and_compared_values_are_counted_once(results: Path
     section["groups"][0]["claims"][-1]["other"]["experiment"] = "other/part"
     for folder in ("shown", "curve", "other/part", "adv/part", "compared", "unused"):
         put(results / folder, "erm", 7, {"accuracy": 0.5, "theta": 0.5, "cm": 1.0}, config={"x": 1})
-    (results / "compared" / "comparison.md").write_text("# Title\n\n| method |\n|---|\n\nMean.\n")
+    for folder, note in (("compared", ""), ("shown", "Own note.\n")):
+        (results / folder / "comparison.md").write_text(f"# Title\n\n| method |\n|---|\n\nMean.\n{note}")
     text = ledger_of(results, claims)
     assert "8 of the 8 runs behind these pages" in (results / "RESULTS.md").read_text()
     folders = [line.split(" | ")[0] for line in text.split("## Runs\n\n")[1].splitlines()[2:-2]]
-    assert folders == ["| compared", "| adv", "| other/part", "| shown", "| curve"]
-    assert "Runs in [compared](../compared):\n\n| method |\n|---|\n\nMean.\n\n## Claims" in text
+    assert folders == ["| compared", "| shown", "| adv", "| other/part", "| curve"]
+    assert "Runs in [compared](../compared):\n\n| method |\n|---|\n\nMean.\n\n" in text
+    assert "Runs in [shown](../shown):\n\n| method |\n|---|\n\nOwn note.\n\n## Claims" in text
     (results / "compared" / "comparison.md").unlink()
     assert "Runs in [compared](../compared):\n\nNot run yet." in ledger_of(results, claims)
 
