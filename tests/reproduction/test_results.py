@@ -157,12 +157,15 @@ BOTH = ["original_accuracy", "both_correct"]
 STATES = ["original_joint_goal_accuracy", "both_correct"]
 ANSWERS = ["vqa_accuracy", "both_correct"]
 EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float, str | None]] = {
-    "Generated dialogues": ("demo", ["original_joint_goal_accuracy", "all_correct"], 100, None),
+    "Generated dialogues": ("demo_confirmed/dair", ["original_joint_goal_accuracy", "all_correct"], 100, None),
     "Reviews, all pairs, bag": ("counterfactual_sentiment/bag_of_words_100/final", BOTH, 100, None),
     "Reviews, 30 % of the pairs, bag": ("counterfactual_sentiment/bag_of_words_30/final", BOTH, 100, None),
     "Reviews, the same, tuned": ("counterfactual_sentiment/bag_of_words_30_confirmed/weight_dair", BOTH, 100, None),
     "Reviews, 30 % of the pairs, BiLSTM": ("counterfactual_sentiment/bilstm_30/final", BOTH, 100, None),
-    "Inference": ("counterfactual_nli/embeddings_100/final", BOTH, 100, None),
+    "Reviews, 30 % of the pairs, MiniLM": ("pretrained_encoder/reviews_30/final", BOTH, 100, None),
+    "Inference, all": ("counterfactual_nli/embeddings_100/final", BOTH, 100, None),
+    "Inference, revised premises": ("pretrained_encoder/premises_30/final", BOTH, 100, None),
+    "Inference, the same, tuned": ("pretrained_encoder/premises_30_weight_dair/final", BOTH, 100, None),
     "WOZ 2.0, 30 %": ("woz2/share_30", STATES, 100, None),
     "MultiWOZ 2.1": ("multiwoz21_small", STATES, 100, None),
     "Colored MNIST, adversarial": ("colored_mnist_adv/methods", ["accuracy_c3"], 100, "colored_adv.dair_accuracy"),
@@ -177,10 +180,12 @@ EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float, str | None]] = {
     "Counting scenes, the answer stays": ("counting_scenes/iv", ANSWERS, 100, None),
     "Drawn backgrounds": ("backgrounds", ["accuracy_mixed_rand", "both_correct"], 100, None),
 }
-# ERM does not depend on the share of the pairs.
+# ERM depends on neither the share of the pairs nor their weight.
 _CONFIRMED = "counterfactual_sentiment/bag_of_words_30_confirmed"
 _PREMISES = "pretrained_encoder/premises_30"
 ELSEWHERE = {
+    ("demo_confirmed/dair", "erm"): "demo",
+    ("demo_confirmed/dair", "da"): "demo_confirmed/da",
     ("rotated_6_9", "dair"): "rotated_6_9_search/final",
     ("woz2/share_30", "erm"): "woz2/share_10",
     (f"{_CONFIRMED}/weight_dair", "erm"): f"{_CONFIRMED}/erm",
@@ -227,7 +232,7 @@ def test_readme_is_short_and_its_table_is_that_of_the_records() -> None:
     assert len(readme.split()) <= 650
     rows = [line.replace("*", "").split(" | ")[1:] for line in readme.splitlines() if line.startswith("| ")][1:]
     paper = {claim.id: claim.printed.value for claim in claims_of("colored_adv", "dialog") if claim.printed}
-    sources = ("demo all_correct -", "colored_mnist_adv/methods accuracy_c3 colored_adv.{}_accuracy",
+    sources = ("demo_confirmed/dair all_correct -", "colored_mnist_adv/methods accuracy_c3 colored_adv.{}_accuracy",
                f"{_CONFIRMED}/weight_dair both_correct -",
                f"{_PREMISES}_weight_dair/final both_correct -",
                "counterfactual_sentiment/bag_of_words_100/final both_correct -",
