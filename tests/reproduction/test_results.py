@@ -227,6 +227,14 @@ def test_page_says_which_differences_are_significant() -> None:
         assert stated == (word if is_significant else "inconclusive")
 
 
+def test_page_states_the_planned_test_of_the_demo() -> None:
+    runs = [sorted(records_below(f"demo_confirmed/{method}"), key=lambda run: run["seed"]) for method in ("dair", "da")]
+    dair, da = ([100 * run["metrics"]["all_correct"] for run in of_method] for of_method in runs)
+    low, high = (found := stats.ttest_rel(dair, da)).confidence_interval()
+    stated = f"DAIR is {(low + high) / 2:.0f} ± {(high - low) / 2:.0f} points above (p = {found.pvalue:.3f}"
+    assert stated.replace("0.", ".") in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+
+
 def test_readme_is_short_and_its_table_is_that_of_the_records() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.split()) <= 650
