@@ -162,11 +162,12 @@ def robust_regression(name: str, folder: Path) -> dict[str, Any]:
 def multiwoz_simpletod(name: str, folder: Path) -> dict[str, Any]:
     if name == "demo":
         return {"model_settings": json.dumps(T5), "neighbour_attention": 0, "lambda_warmup_steps": 0, **TALKS}
-    if name == "woz2":
+    if name.startswith("woz2"):
         for number, file in enumerate(test_woz2.FILES.values()):
             test_woz2.write(folder, [test_woz2.talk(number)], file)
-        small = {"model_settings": json.dumps(T5), "neighbour_attention": 0, "allow_low_ceiling": True}
-        return {"data_dir": folder, **small, **NO_WARMUP}
+        pretrained = {"model_name_or_path": chat_model(folder / "model"), "max_source_tokens": 160}
+        model = {"model_settings": json.dumps(T5), "neighbour_attention": 0} if name == "woz2" else pretrained
+        return {"data_dir": folder, **model, "allow_low_ceiling": True, **NO_WARMUP}
     data = {"data_dir": write_multiwoz21(folder / "multiwoz21", dialogues=2), "sgd_dir": write_sgd(folder / "sgd")}
     data |= {"train_split": "val", "max_source_tokens": 400, "max_target_tokens": 100, **NO_WARMUP}
     if name == "multiwoz21_small":
