@@ -56,6 +56,8 @@ COMPARISONS = (
     (DAIR_OWN, OWN),
     (AUTO_OWN, OWN),
 )
+# Left out where DA's own weight is the default: the others repeat them.
+REPEATED, DEFAULT_WEIGHTS = COMPARISONS[1:3], [0.5, 0.5]
 METRICS = {"original_accuracy": "originals", "augmented_accuracy_pairs": "partners", "cm": "CM", "both_correct": "both"}
 PLANNED, CONFIRMED = f"{PRETRAINED}/premises_30", f"{REVIEWS}/bag_of_words_30_confirmed"
 CONFIRMED_RUNS = {
@@ -130,8 +132,9 @@ def text_table(results: Path, task: str) -> str:
                 name, runs = f"{title}, {share} %", _runs_of(folder)
                 seeds = str(len(runs["DAIR"]))
                 methods.append([name, seeds, *(_both_correct(records, folder) for records in runs.values())])
+                default = any(_weights(record) == DEFAULT_WEIGHTS for record in runs[OWN])
                 for pair in COMPARISONS:
-                    if all(runs[side] for side in pair):
+                    if all(runs[side] for side in pair) and not (default and pair in REPEATED):
                         names.append([name, " - ".join(pair)])
                         differences.append(_differences(runs, *pair))
     if not methods:
@@ -290,6 +293,10 @@ def _differences(runs: Mapping[str, Sequence[Record]], name: str, baseline: str)
     return paired["differences"][name]
 
 
+def _weights(record: Record) -> list[float] | None:
+    return record.content["config"]["training"].get("view_weights")
+
+
 def _p_value(found: Mapping[str, Any] | None) -> float:
     """Return the p-value of a t distribution with the same 95 % interval, elsewhere near it; 1 without an interval."""
     if found is None or found["half_width"] is None:
@@ -312,7 +319,7 @@ def _both_correct(runs: list[Record], folder: Path) -> str:
     if not runs:
         return "-"
     value = statistics.mean(_values(runs, "both_correct", folder).values())
-    used, weights = lambda_of(runs[0].content), runs[0].content["config"]["training"].get("view_weights")
+    used, weights = lambda_of(runs[0].content), _weights(runs[0])
     settings = [] if used in (None, AUTO) else [lambda_text(used)]
     settings += [f"weight {weights[1]:g}"] if weights else []
     return f"{value:.3f}" + (f" ({', '.join(settings)})" if settings else "")

@@ -24,6 +24,7 @@ from reproduction.few_pairs import (
     _differences,
     _p_value,
     _runs_of,
+    _weights,
     dialog_table,
     holm,
     planned_table,
@@ -73,8 +74,7 @@ def test_holm_is_that_of_its_definition() -> None:
 
 def test_p_values_are_those_of_a_t_test_where_only_seeds_differ() -> None:
     gains = [0.05, 0.01, 0.04, -0.01, 0.03]
-    rows = [[gain] * 8 for gain in gains]
-    found = paired_difference((rows, np.ones((5, 8))), (np.zeros((5, 8)), np.ones((5, 8))))
+    found = paired_difference((np.outer(gains, np.ones(8)), np.ones((5, 8))), (np.zeros((5, 8)), np.ones((5, 8))))
     assert _p_value(found._asdict()) == pytest.approx(stats.ttest_1samp(gains, 0).pvalue, rel=1e-6)
     assert _p_value(found._replace(half_width=None)._asdict()) == _p_value(None) == 1
 
@@ -114,18 +114,18 @@ def test_planned_tests_are_those_of_the_records(experiment: str) -> None:
 
 
 def test_dair_with_the_weight_of_da_has_it() -> None:
-    found = 0
-    for task in (REVIEWS, PRETRAINED):
-        for folder in (RESULTS / task).glob("*_weight_*"):
-            own = Path(f"{folder.with_name(folder.name.rpartition('_')[0])}/final")
-            if folder.name.endswith(("_dair", "_auto")):
-                weights = [
-                    {tuple(run.content["config"]["training"]["view_weights"]) for run in read_records(place)}
-                    for place in (folder, own)
-                ]
-                assert len(weights[0]) == 1 and weights[0] == weights[1], folder
-                found += 1
-    assert found
+    folders = [path for end in ("dair", "auto") for path in RESULTS.glob(f"*/*_weight_{end}")]
+    assert len(folders) > 2
+    for folder in folders:
+        own = Path(f"{folder.with_name(folder.name.rpartition('_')[0])}/final")
+        weights = [{tuple(_weights(run) or ()) for run in read_records(place)} for place in (folder, own)]
+        assert len(weights[0]) == 1 and weights[0] == weights[1], folder
+
+
+def test_if_das_own_weight_is_the_default_no_difference_is_given_twice() -> None:
+    _, _, table = text_table(RESULTS, PRETRAINED).partition("\n\n")
+    lines = [line.partition(" | ")[0] for line in table.splitlines()]
+    assert lines.count("| reviews, 30 %") == 3 and lines.count("| revised premises, 30 %") == 6
 
 
 def test_only_runs_with_the_same_seeds_are_compared(tmp_path: Path) -> None:
