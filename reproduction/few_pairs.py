@@ -16,11 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy.special import stdtr, stdtridf  # type: ignore[import-untyped]
-
 from dair_hf.config import AUTO
 from dair_hf.errors import DataError
-from dair_hf.evaluation.paired import CONFIDENCE
+from dair_hf.evaluation.paired import CONFIDENCE, PairedDifference
 from dair_hf.experiments.paired import difference_text, paired_differences
 from dair_hf.experiments.run_records import lambda_of, lambda_text
 from reproduction.auto_lambda import mean_and_deviation
@@ -298,11 +296,7 @@ def _weights(record: Record) -> list[float] | None:
 
 
 def _p_value(found: Mapping[str, Any] | None) -> float:
-    """Return the p-value of a t distribution with the same 95 % interval, elsewhere near it; 1 without an interval."""
-    if found is None or found["half_width"] is None:
-        return 1.0
-    freedom = stdtridf((1 + CONFIDENCE) / 2, found["half_width"] / found["standard_error"])
-    return float(2 * stdtr(freedom, -abs(found["difference"]) / found["standard_error"]))
+    return PairedDifference(**found).p_value if found else 1.0
 
 
 def _p_text(p: float) -> str:

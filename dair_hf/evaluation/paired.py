@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq  # type: ignore[import-untyped]
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from dair_hf.evaluation.statistics import sums_by_cluster
@@ -15,11 +16,29 @@ CONFIDENCE = 0.95
 
 
 class PairedDifference(NamedTuple):
-    """Difference of a metric between two models."""
+    """Difference of a metric between two models; `parts` are the variances A, B, E and their degrees of freedom."""
 
     difference: float
     standard_error: float
     half_width: float | None
+    parts: Sequence[Sequence[float]] = ()
+
+    @property
+    def p_value(self) -> float:
+        """Return the level whose interval ends at 0, at least 1e-12; 1 without an interval."""
+        if self.half_width is None:
+            return 1.0
+        size, smallest = abs(self.difference), 1e-12
+        if self.half_width_at(smallest) < size:
+            return smallest
+        return float(brentq(lambda level: self.half_width_at(level) - size, smallest, 1.0))
+
+    def half_width_at(self, level: float) -> float:
+        """Return the half width of the interval that misses the truth with this probability."""
+        variances, freedoms = np.transpose(self.parts)
+        (units, seeds, residuals), (t_units, t_seeds, t_residuals) = variances, stdtrit(freedoms, 1 - level / 2) ** 2
+        crossed = t_seeds * seeds + t_units * max(units - residuals, 0.0)
+        return float(np.sqrt(max(crossed, t_units * units, t_residuals * residuals)))
 
     @property
     def is_significant(self) -> bool:
@@ -47,15 +66,9 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
 
         half width^2 = t(S - 1)^2 B + t(N - 1)^2 max(A - E, 0)
 
-    With one quantile for the sum, by Satterthwaite's degrees of freedom, the interval of two seeds would miss the truth
-    in up to 12 % of experiments: where B happens to be small, so is its share of the degrees of freedom. A difference
-    of noisy terms may come out too small. Standard error and half width are therefore never below those of A, B or E
-    alone.
-
-    A difference that is the same in all rows and seeds has no interval, whatever its size: 0 for two equal models, or 1
-    if one is right and the other wrong on every row. All parts would be 0, and an interval without width would claim
-    that other seeds and rows can only give the same. As for seeds alone, 3 that agree are too few for 95 %: two
-    equally good methods do so in one of four experiments (sign test).
+    A difference of noisy terms may come out too small: standard error and half width are never below those of A, B or
+    E alone. A difference that is the same in all rows and seeds has no interval, whatever its size: one without width
+    would claim that other seeds and rows can only give the same.
 
     Args:
         first: Numerators and denominators of the first model, two arrays `[S, N]`.
@@ -68,10 +81,7 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
     Example:
         >>> everything = [[1, 1, 1, 1]]
         >>> paired_difference(([[1, 1, 1, 0]], everything), ([[1, 0, 0, 0]], everything))
-        PairedDifference(difference=0.5, standard_error=0.28867513459481287, half_width=None)
-        >>> right, wrong = ([[1, 1, 1]] * 3, [[1, 1, 1]] * 3), ([[0, 0, 0]] * 3, [[1, 1, 1]] * 3)
-        >>> paired_difference(right, wrong)
-        PairedDifference(difference=1.0, standard_error=0.0, half_width=None)
+        PairedDifference(difference=0.5, standard_error=0.28867513459481287, half_width=None, parts=())
     """
     parts = np.stack([np.atleast_2d(np.asarray(part, dtype=np.float64)) for model in (first, second) for part in model])
     difference = _contributions(*parts[:2]) - _contributions(*parts[2:])
@@ -85,7 +95,7 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
 
 
 def _mean_with_interval(cells: NDArray[np.float64]) -> PairedDifference:
-    """Return mean, standard error and half width of a crossed sample `[S, units]`."""
+    """Return the mean of a crossed sample `[S, units]` with its interval."""
     seeds, units = cells.shape
     mean, by_unit, by_seed = float(cells.mean()), cells.mean(0), cells.mean(1)
     of_units = by_unit.var(ddof=1) / units
@@ -96,13 +106,10 @@ def _mean_with_interval(cells: NDArray[np.float64]) -> PairedDifference:
     residuals = cells - by_unit - by_seed[:, None] + mean
     of_residuals = (residuals**2).sum() / freedom / (units * seeds)
     variance = max(of_units + of_seeds - of_residuals, of_units, of_seeds, of_residuals)
-    for_units, for_seeds, for_residuals = stdtrit([units - 1, seeds - 1, freedom], (1 + CONFIDENCE) / 2) ** 2
-    squared = max(
-        for_seeds * of_seeds + for_units * max(of_units - of_residuals, 0.0),
-        for_units * of_units,
-        for_residuals * of_residuals,
-    )
-    return PairedDifference(mean, float(np.sqrt(variance)), float(np.sqrt(squared)) if squared > 1e-24 else None)
+    parts = ((of_units, units - 1), (of_seeds, seeds - 1), (of_residuals, freedom))
+    found = PairedDifference(mean, float(np.sqrt(variance)), None, parts)
+    half_width = found.half_width_at(1 - CONFIDENCE)
+    return found._replace(half_width=half_width) if half_width > 1e-12 else found
 
 
 def _contributions(numerators: NDArray[np.float64], denominators: NDArray[np.float64]) -> NDArray[np.float64]:

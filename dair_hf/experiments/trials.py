@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy.special import stdtridf, stdtrit  # type: ignore[import-untyped]
-
 from dair_hf.config import DAIRConfig
 from dair_hf.evaluation.paired import CONFIDENCE, PairedDifference
 from dair_hf.evaluation.statistics import has_few_pairs
@@ -49,8 +47,7 @@ def run_trials(
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Run every setting with the first seed, and the setting of each method that is best on dev with the other seeds.
 
-    DA has two partner weights, and so have KL and DAIR if a row has no partner; else they have one setting. Of equally
-    good ones the first is chosen, whose run with the first seed is that of its method.
+    Each method with pairs has two weights of partners. Of equally good ones the first is chosen.
 
     Return the records of the chosen runs, under the names of the methods, and method -> name of its setting.
     """
@@ -89,11 +86,12 @@ def trial_runs(
 ) -> list[Run]:
     """Return one run for each setting of a method."""
     value = (comparison.lambdas or {}).get(method, args.dair_lambda)
-    settings: dict[str, dict[str, Any]] = {method: {"dair_lambda": value}}
-    if method == "da" or (method != "erm" and partner_share < 1):
-        weights = _partner_weights(partner_share)
-        settings = {f"{method}_weight{w:g}": {"view_weights": [0.5, w], "dair_lambda": value} for w in weights}
-    return [run_of(args, method, label, seed, **changes) for label, changes in settings.items()]
+    if method == "erm":
+        return [run_of(args, method, method, seed)]
+    return [
+        run_of(args, method, f"{method}_weight{weight:g}", seed, view_weights=[0.5, weight], dair_lambda=value)
+        for weight in _partner_weights(partner_share)
+    ]
 
 
 def report_trials(
@@ -114,7 +112,9 @@ def report_trials(
     sentence = _verdict(over_erm, over_da, max(dev, key=dev.__getitem__, default=""))
     if not any(record["metrics"]["both_correct"] for record in records):
         sentence = "no method has a test pair right: train longer (--epochs, --learning_rate)"
-    supported = [sentence, *_choices(labels)]
+    supported = [sentence]
+    if chosen := ", ".join(name.replace("_", " ") for method, name in labels.items() if name != method):
+        supported += [f"Chosen on dev with the first seed, among two settings: {chosen}."]
     write_comparison(folder, title, records, COLUMNS, [*supported, *notes])
     write_paired(folder, records)
     return "\n".join([*align(table), "", *(textwrap.fill(line, 80) for line in supported)])
@@ -142,14 +142,6 @@ def _gain_text(found: PairedDifference | None) -> str:
     return f"{found.difference:+.2f}" + ("" if found.half_width is None else f" ± {found.half_width:.2f}")
 
 
-def _choices(labels: Mapping[str, str]) -> list[str]:
-    """Return a line on the settings that were chosen, and on the methods that had only one."""
-    chosen = [name.replace("_", " ") for method, name in labels.items() if name != method]
-    single = ", ".join(method for method, name in labels.items() if name == method)
-    line = f"Chosen on dev with the first seed, among two settings: {', '.join(chosen)}"
-    return [line + (f"; {single} had one." if single else ".")] if chosen else []
-
-
 def _verdict(over_erm: Mapping[str, PairedDifference], over_da: Mapping[str, PairedDifference], leader: str) -> str:
     """Return the sentence that differences in both right support; `leader` is the best method with pairs on dev."""
     parts = [(0, leader, "erm", over_erm[leader])] if leader in over_erm else []
@@ -172,11 +164,10 @@ def _outcomes(found: Sequence[PairedDifference]) -> list[str]:
 
 
 def _outcome(found: PairedDifference, level: float) -> str:
-    """Return what the interval of a level supports, with the degrees of freedom that give the half width of 95 %."""
+    """Return what the interval of a level supports."""
     if found.half_width is None:
         return "unknown"
-    freedom = stdtridf((1 + CONFIDENCE) / 2, found.half_width / found.standard_error)
-    half_width = found.standard_error * stdtrit(freedom, 1 - level / 2)
+    half_width = found.half_width_at(level)
     if abs(found.difference) > half_width:
         return "better" if found.difference > 0 else "worse"
     return "equal" if abs(found.difference) + half_width <= NARROW else "unknown"

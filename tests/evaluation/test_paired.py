@@ -52,7 +52,7 @@ def test_copies_of_rows_in_a_cluster_add_nothing() -> None:
     once = paired_difference(accuracy(first), accuracy(second))
     names = [str(row // 4) for row in range(120)]
     copied = [accuracy(np.repeat(model, 4, axis=1)) for model in (first, second)]
-    assert tuple(paired_difference(*copied, names)) == pytest.approx(tuple(once))
+    assert paired_difference(*copied, names)[:3] == pytest.approx(once[:3])
     one = [(right[:1], ones[:1]) for right, ones in copied]
     assert paired_difference(*one).standard_error < 0.6 * paired_difference(*one, names).standard_error
 
@@ -67,7 +67,9 @@ def test_interval_is_that_of_each_source_of_variance_alone(seed: int) -> None:
     for alone, cells in ((effects, np.tile(effects[:, None], 20)), (of_rows, np.tile(of_rows, (3, 1)))):
         found = paired_difference(accuracy(cells), accuracy(zeros))
         ends = found.difference - found.half_width, found.difference + found.half_width
-        assert ends == pytest.approx(tuple(stats.ttest_1samp(alone, 0.0).confidence_interval(0.95)))
+        expected = stats.ttest_1samp(alone, 0.0)
+        assert ends == pytest.approx(tuple(expected.confidence_interval(0.95)))
+        assert found.p_value == pytest.approx(expected.pvalue)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,19 @@ def test_sources_of_variance_are_added_by_hand(row: float, seed: float, rest: fl
     assert (found.difference, found.standard_error) == pytest.approx((5, math.sqrt(variance)))
     # Every part has one degree of freedom, whose distribution is Cauchy's: its quantile is the tangent.
     assert found.half_width == pytest.approx(math.tan(math.pi * 0.475) * math.sqrt(variance))
+    assert found.p_value == pytest.approx(1 - 2 / math.pi * math.atan(5 / math.sqrt(variance)))
+
+
+def test_p_value_is_the_level_whose_interval_ends_at_zero() -> None:
+    """Few seeds and many rows: at a smaller level the seeds weigh more."""
+    rng = np.random.default_rng(0)
+    cells = 0.4 + 0.05 * rng.normal(size=(3, 1)) + rng.normal(size=(3, 200)) + rng.normal(size=200)
+    found = paired_difference(accuracy(cells), accuracy(np.zeros((3, 200))))
+    rows, seeds = cells.mean(0).var(ddof=1) / 200, cells.mean(1).var(ddof=1) / 3
+    rest = ((cells - cells.mean(0) - cells.mean(1, keepdims=True) + cells.mean()) ** 2).sum() / 398 / 600
+    for_rows, for_seeds, for_rest = stats.t.ppf(1 - found.p_value / 2, [199, 2, 398]) ** 2
+    expected = max(for_seeds * seeds + for_rows * max(rows - rest, 0), for_rows * rows, for_rest * rest)
+    assert found.difference**2 == pytest.approx(expected) and 1e-6 < found.p_value < 0.05
 
 
 def test_one_seed_makes_no_claim_about_seeds() -> None:
@@ -103,7 +118,7 @@ def test_one_seed_makes_no_claim_about_seeds() -> None:
 def test_a_difference_without_variance_has_no_interval(right: int, names: list[str] | None) -> None:
     first, second = accuracy(np.full((3, 7), right)), accuracy(np.zeros((3, 7)))
     found = paired_difference(first, second, names)
-    assert tuple(found) == (right, 0.0, None) and not found.is_significant
+    assert found[:3] == (right, 0.0, None) and not found.is_significant and found.p_value == 1
     first[0][0, 0] = 1 - right
     found = paired_difference(first, second, names)
     assert found.half_width is not None and found.half_width > found.standard_error > 0

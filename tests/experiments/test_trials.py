@@ -20,38 +20,35 @@ def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
 
     def execute(run: Run, total: int) -> Result:
         executed.append((run.name, total))
-        value = run.args.dair_lambda if run.args.method == "dair" else (run.args.view_weights or [0.5, 0.5])[1]
-        return Result({DEV_METRIC: {1.0: 0.9, 0.5: 0.9}.get(value, 0.1)}, {"training": 1.0})
-
-    comparison = ComparisonConfig(["erm", "da", "kl", "dair"], {"kl": 10.0}, seeds=[3, 4])
-    args = tiny.config(tmp_path / "out", dair_lambda="auto")
-    records, labels = run_trials(comparison, args, execute, {}, {}, 1.0)
-    assert (_partner_weights(1.0), _partner_weights(0.1)) == ((0.5, 1.0), (0.5, 9.5))
-    # Of the two best weights the first, equal ones, is chosen.
-    assert labels == {"erm": "erm", "da": "da_weight0.5", "kl": "kl", "dair": "dair"}
-    assert len(executed) == len(set(executed)) == 9 and {total for _, total in executed} == {9}
-    assert [name for name, _ in executed[5:]] == ["erm_seed4", "da_weight0.5_seed4", "kl_seed4", "dair_seed4"]
-    assert [(record["method"], record["seed"]) for record in records] == [
-        (method, seed) for seed in (3, 4) for method in comparison.methods
-    ]
-    assert records[-2]["config"]["training"]["dair_lambda"] == 10
-    assert run_trials(comparison, args, execute, {}, {}, 1.0) == (json.loads(json.dumps(records)), labels)
-    assert len(executed) == 9
-
-
-def test_rows_without_partners_let_every_method_try_the_balanced_weight(tmp_path: Path) -> None:
-    def execute(run: Run, total: int) -> Result:
         weight = (run.args.view_weights or [0.5, 0.5])[1]
-        return Result({DEV_METRIC: {2.0: 0.9}.get(weight, 0.1)}, {"training": 1.0})
+        return Result({DEV_METRIC: 0.9 if weight == 2 or run.args.method == "da" else 0.1}, {"training": 1.0})
 
     comparison = ComparisonConfig(["erm", "da", "kl", "dair"], {"kl": 10.0}, seeds=[3, 4])
     args = tiny.config(tmp_path / "out", dair_lambda="auto")
     records, labels = run_trials(comparison, args, execute, {}, {}, 0.4)
-    assert labels == {"erm": "erm", "da": "da_weight2", "kl": "kl_weight2", "dair": "dair_weight2"}
-    settings = [(r["method"], r["config"]["training"]["dair_lambda"], r["config"]["training"]["view_weights"])
-                for r in records if r["seed"] == 4]  # fmt: skip
-    assert settings[2:] == [("kl", 10.0, [0.5, 2.0]), ("dair", "auto", [0.5, 2.0])]
-    assert settings[1][2] == [0.5, 2.0] and not settings[0][2]
+    assert (_partner_weights(1.0), _partner_weights(0.1)) == ((0.5, 1.0), (0.5, 9.5))
+    # Of the two best weights of DA the first is chosen.
+    assert labels == {"erm": "erm", "da": "da_weight0.5", "kl": "kl_weight2", "dair": "dair_weight2"}
+    assert len(executed) == len(set(executed)) == 11 and {total for _, total in executed} == {11}
+    assert [name for name, _ in executed[7:]] == [
+        "erm_seed4",
+        "da_weight0.5_seed4",
+        "kl_weight2_seed4",
+        "dair_weight2_seed4",
+    ]
+    assert [(record["method"], record["seed"]) for record in records] == [
+        (method, seed) for seed in (3, 4) for method in comparison.methods
+    ]
+    settings = [(r["config"]["training"]["dair_lambda"], r["config"]["training"]["view_weights"]) for r in records]
+    assert not settings[4][1] and settings[5:] == [("auto", [0.5, 0.5]), (10.0, [0.5, 2.0]), ("auto", [0.5, 2.0])]
+    assert run_trials(comparison, args, execute, {}, {}, 0.4) == (json.loads(json.dumps(records)), labels)
+    assert len(executed) == 11
+
+
+def difference_of(difference: float, half_width: float | None) -> PairedDifference:
+    """Return a difference whose error is normal."""
+    error = (half_width or 0.1) / 1.959964
+    return PairedDifference(difference, error, half_width, ((0.0, 1), (error**2, 1e9), (0.0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_rows_without_partners_let_every_method_try_the_balanced_weight(tmp_path
 def test_the_sentence_says_what_intervals_support(
     difference: float, half_width: float | None, on_pairs: str, on_methods: str
 ) -> None:
-    found, other = (PairedDifference(d, (h or 0.1) / 2, h) for d, h in ((difference, half_width), (0.5, 0.1)))
+    found, other = (difference_of(d, h) for d, h in ((difference, half_width), (0.5, 0.1)))
     both, *others = _verdict({"da": other, "dair": found}, {"erm": other, "dair": found}, "dair").split("; ")
     assert both.startswith(on_pairs) and "DAIR" in both and "ERM" in both
     assert len(others) == 1 and on_methods in others[0] and "ERM" not in others[0]
@@ -85,8 +82,7 @@ def test_the_sentence_is_corrected_for_the_number_of_its_differences(size: float
         rejected = rejected and levels[index] <= 0.05 / (4 - number)
         expected[index] = "better" if rejected else "unknown"
     half_width = 1.959965
-    assert _outcomes([PairedDifference(score, 1.0, half_width) for score in scores]) == expected
+    assert _outcomes([difference_of(score, half_width) for score in scores]) == expected
     # A decided difference leaves the others a larger level, also if it is that two methods do not differ.
-    narrow = PairedDifference(0.0, 0.01, 0.01 * half_width)
-    found = PairedDifference(2.0, 1.0, half_width)
+    narrow, found = difference_of(0.0, 0.01 * half_width), difference_of(2.0, half_width)
     assert _outcomes([narrow, found]) == ["equal", "better"] and _outcomes([found, found]) == ["unknown"] * 2
