@@ -114,7 +114,8 @@ def _page(section: Section, judged: Judged, results: Path, read: Callable[[Path]
         table = _folder_table(folder, results).splitlines()
         if len(table) > 1:  # a note that an earlier table has is not repeated
             table = [line for line in table if line[:1] in ("", "|") or line not in lines]
-        lines += [f"Runs in [{folder}](../{folder}):", "", *table, ""]
+        name = f"[{folder}](../{folder})" if (results / folder).is_dir() else folder
+        lines += [f"Runs in {name}:", "", *table, ""]
     if judged:
         counts = ", ".join(f"{count} {column}" for column, count in _counts(judged).items() if count)
         lines += ["## Claims", "", f"{len(judged)} claims: {counts} ([rules](../RESULTS.md)).", ""]
