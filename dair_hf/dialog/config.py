@@ -132,7 +132,7 @@ class DialogConfig(Settings):
             "previous state is gold in training, and predicted in evaluation."
         },
     )
-    gold_states: bool = field(default=False, metadata={"help": "Evaluate with gold previous states too."})
+    gold_states: bool = field(default=False, metadata={"help": "With `previous_state`: evaluate with gold ones too."})
     redraw_partners: bool = field(default=True, metadata={"help": "Draw new names in each epoch."})
     pair_share: Annotated[float, Range(above=0, high=1)] = field(
         default=1.0,

@@ -166,11 +166,13 @@ def search_or_compare(
         )
     final, chosen = folder / "final", dict[str, tuple[str, float]]()
     for method, (setting, grid) in grids.items():
-        place, trials = with_settings(args, output_dir=str(folder / "search" / method)), []
+        place = with_settings(args, output_dir=str(folder / "search" / method))
+        trials = []
         for seed, value in itertools.product(search.search_seeds, grid):
             label = f"{method}_{setting}{value:g}"
             trials.append((value, run_of(place, method, label, seed, **_changes(setting, value))))
-        runs, name, shown = [run for _, run in trials], f"{title}, {method}", [Column(key, key) for key in metrics]
+        name, shown = f"{title}, {method}", [Column(key, key) for key in metrics]
+        runs = [run for _, run in trials]
         compare(runs, lambda run: execute(run, "validation"), folder / "search" / method, name, shown, settings, data)
         PartialState().wait_for_everyone()  # for the last record
         points = _points(folder / "search" / method, trials, metrics)
