@@ -85,8 +85,8 @@ PLANNED = {
 @pytest.mark.parametrize("experiment", PLANS)
 def test_planned_tests_are_those_of_the_records(experiment: str) -> None:
     runs = _runs_of(RESULTS / experiment, PLANS[experiment][0])
-    rows = [line.strip("| ").split(" | ") for line in planned_table(RESULTS, experiment).splitlines()]
-    rows = [row for row in rows if row[0] in ("primary", "secondary")]
+    lines = planned_table(RESULTS, experiment).splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| primary", "| secondary"))]
     assert [row[0] for row in rows] == ["primary"] + ["secondary"] * (len(rows) - 1)
     assert [f"{row[1].removesuffix(f' - {OWN}')} {row[2]}" for row in rows] == PLANNED[experiment]
     keys = {title: key for key, title in METRICS.items()}
@@ -96,19 +96,18 @@ def test_planned_tests_are_those_of_the_records(experiment: str) -> None:
             for side in (difference.removesuffix(f" - {OWN}"), OWN)
         )
         assert ours.keys() == theirs.keys() and len(ours) >= 5
-        mean = statistics.fmean(ours[seed] - theirs[seed] for seed in ours)
+        mean = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
         assert float(value.strip("*").partition(" ")[0]) == pytest.approx(mean, abs=0.0006)
     primary, *others = (_p_value(_differences(runs, name, OWN)[key]) for name, key in PLANS[experiment][1])
     assert [row[4].strip("*") for row in rows] == [_p_text(p).strip("*") for p in (primary, *holm(others))]
 
 
 def test_dair_with_the_weight_of_da_has_it() -> None:
-    folders = [path for end in ("dair", "auto") for path in RESULTS.glob(f"*/*_weight_{end}")]
-    assert len(folders) > 2
-    for folder in folders:
+    for folder in (*RESULTS.glob("*/*_weight_dair"), *RESULTS.glob("*/*_weight_auto")):
         own = Path(f"{folder.with_name(folder.name.rpartition('_')[0])}/final")
         weights = [{tuple(_weights(run) or ()) for run in read_records(place)} for place in (folder, own)]
         assert len(weights[0]) == 1 and weights[0] == weights[1], folder
+    assert weights[0]
 
 
 def test_if_das_own_weight_is_the_default_no_difference_is_given_twice() -> None:
