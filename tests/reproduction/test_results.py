@@ -132,16 +132,16 @@ def test_stored_records_distinguish_pairs_from_all_rows() -> None:
     checked = 0
     for record in records_below("."):
         metrics = record["metrics"]
-        assert "compared" not in metrics, record["name"]
+        same = [metrics.get(f"cm_same_answer_{part}", 0) for part in ("numerator", "denominator")]
         if {"cm_numerator", "both_correct", "pairs"} <= metrics.keys() and metrics["pairs"]:
             both, right = metrics["cm_numerator"], metrics["cm_denominator"]
             pairs = metrics.get("partners", metrics["pairs"])  # a row with several partners is as many pairs
-            assert metrics["both_correct"] == pytest.approx(both / pairs)
+            assert metrics["both_correct"] == pytest.approx((both + same[0]) / pairs)
             assert metrics["cm"] == (pytest.approx(both / right) if right else None)
             checked += 1
         if "cm_all_rows" in metrics:
-            unpaired = metrics["cm_all_rows_numerator"] - metrics["cm_numerator"]
-            assert unpaired == metrics["cm_all_rows_denominator"] - metrics["cm_denominator"]
+            unpaired = metrics["cm_all_rows_numerator"] - metrics["cm_numerator"] - same[0]
+            assert unpaired == metrics["cm_all_rows_denominator"] - metrics["cm_denominator"] - same[1]
             assert 0 <= unpaired <= metrics["rows"] - metrics["pairs"]
             flips = [metrics[key] for key in ("both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")]
             assert flips == [None] * 4 if metrics["pairs"] == 0 else sum(flips) == pytest.approx(1)
