@@ -46,8 +46,7 @@ def test_the_best_trial_is_run_with_the_other_seeds(tmp_path: Path) -> None:
 
 
 def difference_of(difference: float, half_width: float | None) -> PairedDifference:
-    """Return a difference whose error is normal."""
-    error = (half_width or 0.1) / 1.959964
+    error = (half_width or 0.1) / 1.959964  # normal
     return PairedDifference(difference, error, half_width, ((0.0, 1), (error**2, 1e9), (0.0, 1)))
 
 

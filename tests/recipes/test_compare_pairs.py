@@ -95,8 +95,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_finished_runs_are_not_repeated_and_all_start_alike(classified: tuple[Path, list[Started]]) -> None:
     folder, begun = classified
     names, starts, trains, devs = zip(*begun, strict=True)
-    assert names[:4] == ("erm_seed0", "da_weight0.5_seed0", "da_weight1_seed0", "dair_seed0")
-    assert len(names) == len(set(names)) == 7 and set(names) == {record["name"] for record in records(folder)}
+    assert names[:4] == ("erm_seed0", "da_weight0.5_seed0", "da_weight1_seed0", "dair_weight0.5_seed0")
+    assert len(names) == len(set(names)) == 8 and set(names) == {record["name"] for record in records(folder)}
     assert len({(start, name[-1]) for name, start in zip(names, starts, strict=True)}) == len(set(starts)) == 2
     assert len({record["metrics"]["steps"] for record in records(folder)}) == 1
     # No group is in two parts.
@@ -104,7 +104,7 @@ def test_finished_runs_are_not_repeated_and_all_start_alike(classified: tuple[Pa
     train, dev = trains[0], devs[0]
     assert all(part == train for part in trains) and all(part == dev for part in devs)
     assert len(train | dev | test) == len(train) + len(dev) + len(test) == 30
-    assert {view["cluster"] for view in predictions(folder / "runs" / "dair_seed1")} == test
+    assert {view["cluster"] for view in predictions(folder / "runs" / names[-1])} == test
 
 
 def test_the_best_model_is_kept_and_has_the_stored_accuracy(classified: tuple[Path, list[Started]]) -> None:
@@ -136,7 +136,8 @@ def test_the_report_of_finished_runs(
     both = {record["name"]: record["metrics"]["both_correct"] for record in records(folder)}
     shown = {line.split()[0]: float(line.split()[4]) for line in (erm, da, dair)}
     assert shown["DA"] > shown["ERM"] + 0.2 and f" {shown['DA'] - shown['ERM']:+.2f} " in da
-    assert [f"{(both[f'{name}_seed0'] + both[f'{name}_seed1']) / 2:.3f}" for name in ("erm", "dair")] == [
+    chosen = next(name[:-6] for name in both if name.startswith("dair") and name.endswith("_seed1"))
+    assert [f"{(both[f'{name}_seed0'] + both[f'{name}_seed1']) / 2:.3f}" for name in ("erm", chosen)] == [
         f"{shown[name]:.3f}" for name in ("ERM", "DAIR")
     ]
     assert max(map(len, (head, erm, da, dair))) <= 80
@@ -194,7 +195,7 @@ def test_a_causal_model_answers_in_text(tmp_path: Path) -> None:
     rows = [{**row, "augmented_prompt": f"w9 {row['prompt']}", "augmented_completion": " w9"} for row in rows]
     options = ["--methods", "dair", "--seeds", "1", "--epochs", "12", "--learning_rate", "0.01"]
     compare(model, write(tmp_path / "pairs.jsonl", rows), tmp_path / "out", *options)
-    metrics = read(tmp_path / "out" / "dair_seed0.json")["metrics"]
+    metrics = max((r["metrics"] for r in records(tmp_path / "out")), key=lambda found: found["dev_both_correct"])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "best_model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "best_model")
     right = []
