@@ -55,7 +55,7 @@ COMPARISONS = (
     (AUTO_OWN, OWN),
 )
 # Left out where DA's own weight is the default: the others repeat them.
-REPEATED, DEFAULT_WEIGHTS = COMPARISONS[1:3], [0.5, 0.5]
+REPEATED, DEFAULT_WEIGHTS = ((OWN, "DA-ERM"), ("DAIR", "DA-ERM")), [0.5, 0.5]
 METRICS = {"original_accuracy": "originals", "augmented_accuracy_pairs": "partners", "cm": "CM", "both_correct": "both"}
 PLANNED, CONFIRMED = f"{PRETRAINED}/premises_30", f"{REVIEWS}/bag_of_words_30_confirmed"
 CONFIRMED_RUNS = {
