@@ -6,13 +6,13 @@ Run: python -m reproduction.compare_reviews --cad path/to/cad.zip --output_dir o
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from datasets import Dataset
 
-from dair_hf.io.commands import run_recipe
+from dair_hf.commands.main import run
+from dair_hf.io.commands import exit_status
 from dair_hf.io.files import atomic_path
 from dair_hf.text.counterfactual import read_sentiment
 
@@ -20,7 +20,7 @@ MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REVIEWS = 500
 
 
-def main() -> None:
+def main() -> int:
     """Write the pairs of shuffled training reviews, and compare the methods on them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cad", required=True, help="counterfactually augmented data: folder or zip")
@@ -30,9 +30,8 @@ def main() -> None:
     reviews: Dataset = read_sentiment(options.cad, "train").shuffle(seed=0).select(range(REVIEWS))
     with atomic_path(pairs) as path:
         reviews.to_json(path)
-    command = ["-m", "dair_hf.commands", "compare", MODEL, str(pairs), "--output", str(options.output_dir)]
-    os.execv(sys.executable, [sys.executable, *command])
+    return run(["compare", MODEL, str(pairs), "--output", str(options.output_dir)])
 
 
 if __name__ == "__main__":
-    run_recipe(main)
+    sys.exit(exit_status(main))

@@ -11,6 +11,7 @@ from scipy import stats
 
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_json, write_json
+from reproduction import compare_reviews
 from reproduction.few_pairs import (
     DIALOGS,
     INFERENCE,
@@ -174,3 +175,16 @@ def test_differences_of_dialogues_are_paired_over_seeds(tmp_path: Path) -> None:
         write_json(folder / name, again)
     with pytest.raises(DataError, match="seed"):
         dialog_table(tmp_path)
+
+
+@pytest.mark.realdata
+def test_compare_reviews_compares_on_500_reviews(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(compare_reviews, "run", commands.append)
+    output = str(tmp_path / "found")
+    monkeypatch.setattr("sys.argv", ["", "--cad", str(real_data / "cad" / "cad.zip"), "--output_dir", output])
+    compare_reviews.main()
+    [[*_, pairs, _, folder]] = commands
+    assert folder == output and len(Path(pairs).read_text(encoding="utf-8").splitlines()) == 500
