@@ -13,7 +13,8 @@ Command (needs the Drug Discovery file qsar.mat of the TERM repository; half a m
 The header of the configuration states the expected results. Options: other losses, noise and the variants of the
 released code (`--loss huber --noise_share 0.4`, `--loss term --consistency batch --augmented_feature one`); your own
 table, saved as qsar.mat is (`--data_file own.mat`); choosing lambda on held-out rows before the test
-(`--search_grid regression --validation_share 0.2`); the paper's "clean ERM" (`--spurious_feature false --methods erm`).
+(`--search_lambdas 1 10 100 1000 10000 --validation_share 0.2`); the paper's "clean ERM" (`--spurious_feature false
+--methods erm`).
 
 Steps: train a linear model on full batches, where the partner of a row has another value of the spurious feature;
 evaluate the root mean squared error on test rows with the feature reversed and clean targets. Finished runs are stored

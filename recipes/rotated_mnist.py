@@ -14,7 +14,7 @@ Command (downloads MNIST, or reads parquet or IDX files from --mnist FOLDER; thr
 and hardware. Options: label noise (`--label_noise 0.2`), partial augmentation (`--partner_fraction 0.3`), longer
 training (`--num_train_epochs 160`), a sweep over lambda (`--lambda_sweep 1.43 8.85 16.23 100`), a plot of the
 regularizer during training (`--logging_steps 1`), and choosing lambda on validation digits before the test
-(`--search_grid mnist`).
+(`--search_lambdas 1 3 10 30 100`).
 
 Steps: rotate both views of every training digit by angles that are new in each epoch; train every method from the same
 weights; evaluate accuracy at the setup's test angle, overall and by digit, and CM between upright and upside-down

@@ -6,14 +6,12 @@
 stored; `results/auto_lambda/logs.json` keeps what the page states about them: quartiles of lambda, and the mean of the
 gradient share, over the last half of training.
 
-Two means differ if their distance exceeds two standard errors of the difference, `2 sqrt(s_1^2 / n_1 + s_2^2 / n_2)`,
-with the standard deviations s over n seeds.
+A difference has the interval of the relations in `reproduction.verdicts.RULES`, paired over the seeds of both.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +23,7 @@ from dair_hf.errors import DataError
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json, write_json
 from reproduction.records import markdown_table, metric_of, read_records
+from reproduction.verdicts import difference_of
 
 LOGS = Path("auto_lambda") / "logs.json"
 
@@ -39,7 +38,6 @@ class Task(NamedTuple):
         given: Folder of the runs with a given lambda, below the results.
         dair_lambda: The given lambda, the best of its grid.
         baseline: Folder of the runs of DA-ERM.
-        lower_is_better: Whether the metric is an error.
     """
 
     name: str
@@ -48,7 +46,6 @@ class Task(NamedTuple):
     given: str
     dair_lambda: float
     baseline: str
-    lower_is_better: bool = False
 
 
 TASKS = (
@@ -66,7 +63,7 @@ TASKS = (
     ),
     Task(
         "robust_regression_l2", "QSAR, L2, 20 % noise, RMSE", "rmse", "robust_regression_l2/written_20", 10.0,
-        "robust_regression_l2/written_20", lower_is_better=True,
+        "robust_regression_l2/written_20",
     ),
     Task(
         "counting_scenes_cv", "counting scenes, CV, accuracy", "vqa_accuracy", "counting_scenes/cv", 1.0,
@@ -84,8 +81,8 @@ TASKS = (
 )  # fmt: skip
 
 
-def values(folder: Path, method: str, metric: str, dair_lambda: float | str | None = None) -> list[float]:
-    """Return a metric of the stored runs of a method, by ascending seed; at least two.
+def values(folder: Path, method: str, metric: str, dair_lambda: float | str | None = None) -> dict[int, float]:
+    """Return a metric of the stored runs of a method by seed, in ascending order; at least two.
 
     Args:
         folder: Folder of records.
@@ -102,21 +99,10 @@ def values(folder: Path, method: str, metric: str, dair_lambda: float | str | No
         if record.content["method"] == method
         and dair_lambda in (None, record.content["config"]["training"]["dair_lambda"])
     ]
-    found = [metric_of(record, metric, str(folder)) for record in sorted(records, key=lambda r: r.content["seed"])]
-    if len(found) < 2 or None in found:
+    found = {record.content["seed"]: metric_of(record, metric, str(folder)) for record in records}
+    if len(found) < 2 or None in found.values():
         raise DataError(f"{folder}: {len(found)} runs of {method} with lambda {dair_lambda}; a mean needs two")
-    return [float(value) for value in found if value is not None]
-
-
-def distance(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return the difference of two means in standard errors of the difference.
-
-    Example:
-        >>> round(distance([1.0, 3.0], [4.0, 6.0]), 3)
-        -2.121
-    """
-    error = math.sqrt(sum(statistics.variance(sample) / len(sample) for sample in (left, right)))
-    return (statistics.mean(left) - statistics.mean(right)) / error
+    return {seed: float(value) for seed, value in sorted(found.items()) if value is not None}
 
 
 def table(results: Path) -> str:
@@ -128,17 +114,18 @@ def table(results: Path) -> str:
         plain = values(results / task.baseline, "da", task.metric)
         found = values(results / "auto_lambda" / task.name, "dair", task.metric, "auto")
         log = logs[task.name]
+        difference, bound = difference_of(found, given)
         cells = (
             task.title,
-            mean_and_deviation(plain),
-            f"{mean_and_deviation(given)} ({task.dair_lambda:g})",
-            mean_and_deviation(found),
-            f"{distance(found, given) * (-1 if task.lower_is_better else 1):+.1f}",
+            mean_and_deviation(list(plain.values())),
+            f"{mean_and_deviation(list(given.values()))} ({task.dair_lambda:g})",
+            mean_and_deviation(list(found.values())),
+            f"{difference:+.3f} ± {bound:.3f}",
             " to ".join(f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for value in log["lambda_quartiles"]),
             f"{log['gradient_share']:.2f}",
         )
         rows.append(cells)
-    header = ["task", "DA-ERM", "DAIR, given lambda", "auto", "distance", "lambda found", "share"]
+    header = ["task", "DA-ERM", "DAIR, given lambda", "auto", "auto - given", "lambda found", "share"]
     return "\n".join(markdown_table(header, rows))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -268,11 +267,8 @@ def check_keys(value: Any, allowed: Collection[str], required: Collection[str], 
     if not isinstance(value, dict):
         raise DataError(f"{label}: expected a mapping, found {type(value).__name__}")
     label = f"{label} {value['id']}" if "id" in value else label
-    for key in value:
-        if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(sorted(allowed))}"
-            raise DataError(f"{label}: unknown key {key!r}; {hint}")
+    if unknown := [key for key in value if key not in allowed]:
+        raise DataError(f"{label}: unknown key {unknown[0]!r}; use {', '.join(sorted(allowed))}")
     if missing := sorted(set(required) - set(value)):
         raise DataError(f"{label}: lacks {', '.join(missing)}")
     return value

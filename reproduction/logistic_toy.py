@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from dair_hf.errors import DataError
 from dair_hf.losses.objective import LOSS_EPSILON, LOSS_REGULARIZERS
 from reproduction.linear_toy import PairSample
 
@@ -88,17 +87,12 @@ def train_logistic(
     Returns:
         Gradient norms and weights. The lambdas are independent, because Adam is elementwise.
 
-    Raises:
-        DataError: No lambda, or a negative one.
-
     Example:
         >>> path = train_logistic(sample_logistic(count=200), [0.5, 10_000])
         >>> first, last = path.iterations()
         >>> first < last
         True
     """
-    if not lambdas or min(lambdas) < 0:
-        raise DataError(f"lambdas={list(lambdas)}; give at least one, none of them negative")
     dair_lambda = torch.tensor(list(lambdas), dtype=torch.float64)
     # With z = +-1 the loss of a row is softplus(-z w . (x, s)), so z is multiplied in once.
     sign = (2 * sample.targets - 1)[:, None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,9 +75,7 @@ def metric_of(record: Record, key: str, label: str) -> float | None:
     """Return a metric of a record, which must have it; None if it is undefined."""
     metrics = record.content["metrics"]
     if key not in metrics:
-        near = difflib.get_close_matches(key, metrics, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(metrics))}"
-        raise DataError(f"{label}: {record.path} has no metric {key!r}; {hint}")
+        raise DataError(f"{label}: {record.path} has no metric {key!r}; it has {', '.join(sorted(metrics))}")
     return metrics[key]
 
 

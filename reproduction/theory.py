@@ -37,6 +37,7 @@ from dair_hf.io.files import read_json, write_text
 from dair_hf.settings import Positive, Range, Settings
 from reproduction.linear_toy import LinearToy, consistency_gap, da_findings, dair_findings, sample_linear
 from reproduction.logistic_toy import PAPER_ITERATIONS, logistic_accuracy, sample_logistic, train_logistic
+from reproduction.records import markdown_table
 
 TOYS = {
     "": LinearToy(),
@@ -160,11 +161,11 @@ def lambda_table(
     records: Sequence[Mapping[str, Any]], title: str, lambdas: Sequence[float], quantities: Sequence[str]
 ) -> str:
     """Return a Markdown table of the means over the seeds for each lambda; "-" where one is undefined."""
-    lines = [f"# {title}", "", f"| lambda | {' | '.join(quantities)} |", "|---" * (len(quantities) + 1) + "|"]
+    rows = []
     for value in lambdas:
         means = [by_lambda(records, quantity, [value])[1] for quantity in quantities]
-        lines.append(f"| {value:g} | " + " | ".join(f"{mean[0]:.4g}" if mean else "-" for mean in means) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([f"{value:g}", *(f"{mean[0]:.4g}" if mean else "-" for mean in means)])
+    return "\n".join([f"# {title}", "", *markdown_table(["lambda", *quantities], rows), ""])
 
 
 def main() -> None:

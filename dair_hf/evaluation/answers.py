@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # A sign is part of a number only where nothing stands before it, unlike in 7-3; commas separate thousands.
-_NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+")
+_NUMBER = re.compile(r"(?:(?<![\w.)])-\$?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+")
 
 
 class _Match(NamedTuple):
@@ -34,8 +34,8 @@ def _first_line(text: str) -> str:
 
 
 def _last_number(text: str) -> Decimal | None:
-    found = _NUMBER.findall(text)
-    return Decimal(found[-1].replace(",", "")) if found else None
+    found = _NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
+    return Decimal(re.sub("[,$]", "", found[-1])) if found else None
 
 
 MATCHES = {
@@ -89,7 +89,7 @@ def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> NDArr
             each, `[C]`; or, for a predicted class, a score of each class, of which the largest is right.
 
     Returns:
-        `[N]` bool; all tokens, or all of several classes, must be right.
+        `[N]` bool; all tokens, or all of several classes, must be right. A row without a target is wrong.
 
     Raises:
         DataError: A logit is NaN.
@@ -119,7 +119,10 @@ def _is_class(given: NDArray[Any], wanted: NDArray[Any]) -> bool:
         given = np.asarray(given.argmax() if given.size > 1 else given.reshape(()) > 0)
     if given.ndim < wanted.ndim:
         return bool(wanted[given] == wanted.max() > 0)
-    return bool((given[: len(wanted)] == wanted)[wanted != IGNORE_INDEX].all() if wanted.ndim else given == wanted)
+    if not wanted.ndim:
+        return bool(given == wanted)
+    of_targets = (given[: len(wanted)] == wanted)[wanted != IGNORE_INDEX]
+    return bool(of_targets.size and of_targets.all())
 
 
 def absolute_errors(predictions: Sequence[Any], references: Sequence[Any]) -> NDArray[np.float64]:

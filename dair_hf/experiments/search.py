@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from accelerate import PartialState
 
@@ -34,25 +34,6 @@ from dair_hf.settings import NonNegative, Positive, Settings
 LAMBDA, WEIGHT = "lambda", "weight"  # settings that are searched, as they are called in names and tables
 
 
-def _log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
-    """Return logarithmically spaced points: lambda_i = low (high / low)^(i / (points - 1)).
-
-    They are rounded to six significant digits, so that tables, file names and YAML files show the same value.
-    """
-    return tuple(float(f"{low * (high / low) ** (index / (points - 1)):.6g}") for index in range(points))
-
-
-# Grids of the paper, which does not print the grid for MNIST. The lambdas in its table on longer training, 1.43, 8.85,
-# 16.23 and 100, are points 13, 16, 17 and 20 of this one (1.4384, 8.8587, 16.2378, 100), truncated to two decimals;
-# twenty points over [0.1, 100] contain neither 1.43 nor 8.85.
-GRIDS: Mapping[str, tuple[float, ...]] = {
-    "dialog": (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0),
-    "vqa": _log_grid(0.1, 10, 8),
-    "regression": _log_grid(1, 1e4, 5),
-    "mnist": _log_grid(1e-3, 100, 20),
-}
-
-
 @dataclass
 class SearchConfig(Settings):
     """Grids and seeds of a search for the lambda, or partner weight, of each method that has one.
@@ -60,18 +41,15 @@ class SearchConfig(Settings):
     Without a grid there is no search.
 
     Raises:
-        DataError: An unknown grid, two grids, a value out of range, or a duplicate entry.
+        DataError: A value out of range, or a duplicate entry.
 
     Example:
-        >>> SearchConfig(search_grid="regression").lambdas
-        (1.0, 10.0, 100.0, 1000.0, 10000.0)
+        >>> SearchConfig(search_lambdas=[10.0, 1.0]).lambdas
+        (1.0, 10.0)
     """
 
-    search_grid: Literal["dialog", "vqa", "regression", "mnist"] | None = field(
-        default=None, metadata={"help": "A grid of the paper. Cannot be combined with search_lambdas."}
-    )
     search_lambdas: list[NonNegative] | None = field(
-        default=None, metadata={"help": "A grid of your own, each lambda >= 0, in the unit set by `normalization`."}
+        default=None, metadata={"help": "Lambdas to try, each >= 0, in the unit set by `normalization`."}
     )
     search_weights: list[Positive] | None = field(
         default=None,
@@ -83,9 +61,7 @@ class SearchConfig(Settings):
     )
 
     def check(self) -> None:
-        """Refuse two grids, and duplicates."""
-        if self.search_grid is not None and self.search_lambdas is not None:
-            raise DataError("search_grid and search_lambdas: expected one of them, got both")
+        """Refuse duplicates."""
         require_distinct("search_seeds", self.search_seeds)
         if self.lambdas:
             require_distinct("search_lambdas", [f"{value:g}" for value in self.lambdas])  # as in file names
@@ -102,7 +78,7 @@ class SearchConfig(Settings):
     @property
     def lambdas(self) -> tuple[float, ...]:
         """The grid in ascending order; empty if none is set."""
-        return GRIDS[self.search_grid] if self.search_grid is not None else tuple(sorted(self.search_lambdas or ()))
+        return tuple(sorted(self.search_lambdas or ()))
 
     def grids(self, comparison: ComparisonConfig) -> dict[str, tuple[str, tuple[float, ...]]]:
         """Return method -> name and values of the setting that is searched; {} without a grid."""

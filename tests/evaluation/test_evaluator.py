@@ -249,6 +249,8 @@ def test_lists_of_other_than_all_rows_are_refused(name: str, values: list[str]) 
         ("last-number", "7-3", "3", True),
         ("last-number", "x = -3", "3", False),
         ("last-number", "(-3)", "-3", True),
+        ("last-number", "so \u22123", "-3", True),
+        ("last-number", "-$1,000", "-1000", True),
         ("last-number", ".5", "0.5", True),
         ("last-number", "1,2", "2", True),
         ("last-number", "no idea", "2", False),
@@ -274,6 +276,7 @@ def test_a_class_is_right_for_every_kind_of_classifier() -> None:
     tokens = [np.array([3, 4, 9]), np.array([3, 5])]
     assert same_classes(tokens, [[3, 4], [3, -100]]).tolist() == [True, True]
     assert same_classes(tokens, [[3, 5], [-100, 4]]).tolist() == [False, False]
+    assert same_classes(tokens, [[-100, -100], [-100, 5]]).tolist() == [False, True]
     several = [np.array([2.0, -1.0, 0.1]), np.array([2.0, -1.0, -0.1])]
     assert same_classes(several, [[1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]).tolist() == [True, False]
     scores = [[0.0, 0.3, 1.0], [0.0, 0.0, 0.0]]

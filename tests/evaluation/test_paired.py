@@ -139,8 +139,3 @@ def test_interval_covers_an_absent_difference(row: float, seed: float, rest: flo
     assert misses / 3000 <= 0.062
     if (row, seed) == (0, 1):  # what the interval is for: seeds that matter, estimated from few
         assert narrow / 3000 > 0.10
-
-
-def test_models_of_other_rows_are_refused() -> None:
-    with pytest.raises(ValueError, match="same shape"):
-        paired_difference(accuracy([[1, 0]]), accuracy([[1, 0, 1]]))

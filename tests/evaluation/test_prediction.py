@@ -183,8 +183,3 @@ def test_a_rank_may_have_fewer_items_than_another() -> None:
         [np.array([2, -1, 0]), np.array([-1, 1])], lambda items: [10 * i for i in items], Accelerator(cpu=True)
     )
     assert found == [0, 10, 20]
-
-
-def test_a_missing_prediction_is_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        _predict_in_buckets([np.arange(2)], lambda items: items[:1], Accelerator(cpu=True), show_progress=False)

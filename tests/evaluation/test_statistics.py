@@ -313,10 +313,8 @@ MATRIX = np.array([[1, 0], [1, 1], [0, 1]])
         # These rows would all be one cluster of that name.
         (lambda: correctness_metrics([1, 0, 1], [1, 0, 1], clusters=["a", None, "b"]), "clusters: .*row 1"),
         (lambda: correctness_metrics([1, 0, 1], [1, 0, 1], clusters=["a", math.nan, "b"]), "clusters: .*row 1"),
-        (lambda: correctness_metrics([1, 0], [1, 1], clusters=["a"]), "length"),
         (lambda: correctness_metrics([1, 0], [1, 1], confidence=95), "confidence"),
         (lambda: ratios_with_intervals({"score": ([1, math.nan], [1, 1])}), "score"),
-        (lambda: mcnemar([1, 0], [1]), "same shape"),
     ],
 )
 def test_invalid_input_is_named(call: Any, named: str) -> None:

@@ -24,7 +24,6 @@ BAD_SETTINGS: list[tuple[Any, dict[str, Any]]] = [
     (ComparisonConfig, {"seeds": [0, -1]}),
     (ComparisonConfig, {"lambda_sweep": [1.0, 1.0]}),
     (ComparisonConfig, {"lambda_sweep": [1.0, float("nan")]}),
-    (SearchConfig, {"search_grid": "vqa", "search_lambdas": [1.0]}),
     (SearchConfig, {"search_lambdas": [1.0, 1.00000001]}),  # one file name
     (SearchConfig, {"search_lambdas": ["auto", 1]}),
     (SearchConfig, {"search_seeds": [3, 3]}),

@@ -198,7 +198,7 @@ def test_the_command_line_replaces_lambdas_of_the_file(
         (GRID, "--dair_lambda 3", "dair_lambda"),
         (GRID, "--lambda_sweep 3", "lambda_sweep"),
         (GRID, "--lambdas '{dair: 1}'", "lambdas"),
-        ("", "--search_grid vqa --dair_lambda 3", "dair_lambda"),
+        ("", "--search_lambdas 1 2 --dair_lambda 3", "dair_lambda"),
     ],
 )
 def test_settings_that_the_runs_would_ignore_are_refused(tmp_path: Path, content: str, options: str, name: str) -> None:

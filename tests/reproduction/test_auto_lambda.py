@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_json, write_json
-from reproduction.auto_lambda import LOGS, TASKS, distance, summarize_logs, values
+from reproduction.auto_lambda import LOGS, TASKS, summarize_logs, values
 from tests.fixtures.paths import ROOT
 
 RESULTS = ROOT / "results"
-
-
-def test_distance_in_standard_errors() -> None:
-    left, right = [1.0, 2.0, 4.0], [3.0, 3.5]
-    expected = (np.mean(left) - np.mean(right)) / math.sqrt(np.var(left, ddof=1) / 3 + np.var(right, ddof=1) / 2)
-    assert distance(left, right) == pytest.approx(expected)
 
 
 def test_runs_of_other_methods_and_lambdas_are_left_out(tmp_path: Path) -> None:
@@ -29,8 +21,8 @@ def test_runs_of_other_methods_and_lambdas_are_left_out(tmp_path: Path) -> None:
     ):  # fmt: skip
         record = {"name": name, "method": method, "seed": ord(name), "metrics": {"x": value}}
         write_json(tmp_path / f"{name}.json", {**record, "config": {"training": {"dair_lambda": dair_lambda}}})
-    assert values(tmp_path, "dair", "x", 1.0) == [0.1, 0.3]
-    assert values(tmp_path, "dair", "x") == [0.1, 0.3, 0.5]
+    assert values(tmp_path, "dair", "x", 1.0) == {97: 0.1, 98: 0.3}
+    assert values(tmp_path, "dair", "x") == {97: 0.1, 98: 0.3, 99: 0.5}
     with pytest.raises(DataError, match="kl"):
         values(tmp_path, "kl", "x")
 

@@ -199,6 +199,15 @@ def test_restore_copies_missing_records(tmp_path: Path, output: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_restored_records_lose_only_settings_that_were_removed(tmp_path: Path) -> None:
+    kept = {"use_peft": True, "lora_alpha": 16}
+    for seed, model in enumerate(({**kept, "lora_rank": 0}, kept)):  # before and after the setting of this name
+        write_json(tmp_path / "results" / "adv" / f"da_seed{seed}.json", record("da_seed0", config={"model": model}))
+    restore(EXPERIMENT, tmp_path / "out", tmp_path / "results")
+    restored = [json.loads((tmp_path / "out" / f"da_seed{seed}.json").read_text()) for seed in (0, 1)]
+    assert [found["config"]["model"] for found in restored] == [{"use_peft": True}, kept]
+
+
 def test_temporary_folders_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     results = tmp_path / "results"
     for name in (".adv.a1.dair_hf", "noise/.erm_seed0.json.c3.dair_hf", "adv", ".git", ".RESULTS.md.d4"):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dair_hf.experiments.arguments import parse_arguments
-from reproduction.theory import TheoryConfig, lambda_table
+from reproduction.theory import lambda_table
 from tests.fixtures.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -47,11 +46,3 @@ def test_table_without_convergence() -> None:
     values = ({"steps_lambda_1": 3, "steps_lambda_2": 5}, {"steps_lambda_1": 4, "steps_lambda_2": None})
     table = lambda_table([{"metrics": metrics} for metrics in values], "Toy", [1.0, 2.0], ["steps"])
     assert table.splitlines()[-2:] == ["| 1 | 3.5 |", "| 2 | - |"]
-
-
-def test_shipped_configuration_is_valid() -> None:
-    path = ROOT / "reproduction" / "theory.yaml"
-    (config,) = parse_arguments([TheoryConfig], ["--config", str(path)])
-    assert config.output_dir == "outputs/theory"
-    assert config.dair_lambda in config.lambdas
-    assert path.read_text().startswith("# ")
