@@ -164,7 +164,6 @@ def summarize_logs(outputs: Path) -> dict[str, dict[str, Any]]:
         summary[task.name] = {
             "lambda_quartiles": quartiles,
             "gradient_share": statistics.mean(shares),
-            "gradient_share_quartiles": np.quantile(shares, [0.25, 0.75]).tolist(),
             "lambda_target": late[-1]["lambda_target"],
         }
     return summary

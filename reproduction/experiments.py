@@ -168,7 +168,7 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
         for record in read_json(table)["runs"]
     }
     for path in sorted(target.rglob("*_seed*.json")):
-        if _of_today(read_json(path)) != records.get(path.relative_to(target)):
+        if _without_removed_settings(read_json(path)) != records.get(path.relative_to(target)):
             raise DataError(f"{path}: expected the record that {output} holds; move one of them away")
     for name, record in records.items():
         if not (target / name).exists():
@@ -193,10 +193,10 @@ def restore(experiment: Experiment, output: Path, results: Path) -> None:
         target = output / path.relative_to(stored)
         if _is_visible(path, stored) and not target.exists():
             mark_folder(output)
-            write_json(target, _of_today(read_json(path)))
+            write_json(target, _without_removed_settings(read_json(path)))
 
 
-def _of_today(record: Any) -> Any:
+def _without_removed_settings(record: Any) -> Any:
     """Return a record without those removed settings that had the value of all runs since."""
     settings = {
         part: {

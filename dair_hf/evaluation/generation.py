@@ -202,7 +202,7 @@ class AnswerGenerator:
             ids = tokens
         return answers
 
-    def encodes_apart(self, features: Features) -> bool:
+    def encodes_first(self, features: Features) -> bool:
         """Return whether such views are encoded in smaller batches than their answers are written in.
 
         A step of the decoder costs nearly the same for 16 and for 128 rows, attention of an encoder does not.

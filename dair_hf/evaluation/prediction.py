@@ -29,10 +29,10 @@ from dair_hf.losses.per_sample import IGNORE_INDEX
 logger = logging.get_logger(__name__)
 
 MORE_ROWS = 4  # a batch of short rows holds at most this many times the batch size
-WIDER, WIDEST = 8, 128  # answers written at once per view of an evaluation batch, and at most, if inputs are read apart
+WIDER, WIDEST = 8, 128  # if inputs are encoded first: factor on the batch size for generation, and its upper limit
 CHUNK = 1000  # views whose prompts are cut at once
-TREE_ROWS = 2  # longest views per view of an evaluation batch whose tokens the trees of prompts, or their answers, hold
-NEW_TOKENS = 20  # of an answer whose length nothing tells, as in `generate`
+TREE_ROWS = 2  # token limit of a bucket of prompt trees, in evaluation batches of the longest view
+DEFAULT_NEW_TOKENS = 20  # if neither settings nor targets give a length, as in `generate`
 PROMPTS_PER_ANSWER = 16  # limit of the prompts of a bucket, per such view
 
 
@@ -212,7 +212,9 @@ class PairPredictor:
             return {**arguments, "max_length": max_length, "max_new_tokens": None}
         limit = self.model.generation_config.max_new_tokens
         if limit is None:
-            limit = int(views.target_lengths().max()) + 8 if views.label_column in views.column_names else NEW_TOKENS
+            limit = DEFAULT_NEW_TOKENS
+            if views.label_column in views.column_names:
+                limit = int(views.target_lengths().max()) + 8
         return {**arguments, "max_new_tokens": limit}
 
     def _with_tokenizer(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -289,7 +291,7 @@ class PairPredictor:
     def _rows_at_once(self, generator: AnswerGenerator, features: Features) -> int:
         """Return the number of answers written at once: more if their inputs are encoded in smaller batches."""
         encoded = self.args.eval_batch_size
-        if not generator.encodes_apart(features):
+        if not generator.encodes_first(features):
             return encoded
         rows = self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
         return max(1, rows // (generator.config.num_beams or 1))

@@ -211,7 +211,7 @@ def _paired_table(paired: Mapping[str, Any]) -> str:
 
 
 def difference_text(found: Mapping[str, float | None] | None) -> str:
-    """Return a cell of the table."""
+    """Return a difference with the half-width of its interval, bold if it is significant."""
     if found is None:
         return "-"
     difference = PairedDifference(**found)  # type: ignore[arg-type]

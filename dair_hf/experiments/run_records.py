@@ -224,7 +224,7 @@ def lambda_text(value: float | str | None) -> str:
 def _is_same(record: Mapping[str, Any], now: Mapping[str, Any], data: Mapping[str, str]) -> bool:
     """Return whether a run had these settings and data, whose fingerprint replaces the location of files.
 
-    A record that is older than a setting had its default. Progress bars do not count.
+    A setting that a record lacks counts as its default. Progress bars do not count.
     """
     paths = {key: {"output_dir", "disable_tqdm", *getattr(value, "PATH_FIELDS", ())} for key, value in now.items()}
     plain, defaults = (json.loads(json.dumps(of, default=str)) for of in (_plain_config(now), _defaults(now)))

@@ -215,7 +215,7 @@ def test_answers_of_a_batch_are_those_of_its_rows(kind: str, configured: dict[st
     for name, value in configured.items():
         setattr(model.generation_config, name, value)
     generator = generator_for(model, 8)
-    assert generator.encodes_apart(features[:1]) == (kind == "bart")
+    assert generator.encodes_first(features[:1]) == (kind == "bart")
     whole = generator(features)
     assert whole == [generator([feature])[0] for feature in features]
     if {"repetition_penalty", "no_repeat_ngram_size", "suppress_tokens"} & set(configured):
@@ -260,7 +260,7 @@ def test_answers_of_an_adapted_model_are_the_same(fitted: tuple[Any, list[Any]])
     model, features = fitted
     adapter = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4, target_modules=["q", "v"], init_lora_weights=False)
     generator = generator_for(get_peft_model(model, adapter).eval())
-    assert generator.encodes_apart(features[:1])
+    assert generator.encodes_first(features[:1])
     assert generator(features) == [generator([feature])[0] for feature in features]
 
 
@@ -269,25 +269,25 @@ def test_the_encoder_is_not_run_apart_if_answers_depend_on_the_batch_or_the_toke
 ) -> None:
     """Sharded weights, learned prompts, experts with a capacity, and settings that read the input tokens."""
     model, features = fitted
-    assert generator_for(model).encodes_apart(features)
+    assert generator_for(model).encodes_first(features)
     prompt = PromptTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=2)
-    assert not generator_for(get_peft_model(tiny.model("t5"), prompt)).encodes_apart(features)
+    assert not generator_for(get_peft_model(tiny.model("t5"), prompt)).encodes_first(features)
     for name, value, neutral in (("encoder_no_repeat_ngram_size", 2, 0), ("encoder_repetition_penalty", 1.5, 1.0)):
         configured = tiny.model("t5").eval()
         setattr(configured.generation_config, name, value)
         generator = generator_for(configured)
-        assert not generator.encodes_apart(features)
+        assert not generator.encodes_first(features)
         expected = configured.generate(**tiny_inputs(features), max_new_tokens=16)
         assert generator(features) == _strip_generated(expected, 1, [tiny.EOS], tiny.PAD)
         # The call overrides the configuration.
-        assert generator_for(configured, **{name: neutral}).encodes_apart(features)
+        assert generator_for(configured, **{name: neutral}).encodes_first(features)
     model.config.expert_capacity = 4
-    assert not generator_for(model).encodes_apart(features)
+    assert not generator_for(model).encodes_first(features)
     del model.config.expert_capacity
-    assert not generator_for(model).encodes_apart([{**feature, "token_type_ids": [0]} for feature in features[:1]])
+    assert not generator_for(model).encodes_first([{**feature, "token_type_ids": [0]} for feature in features[:1]])
     monkeypatch.setattr("dair_hf.evaluation.generation.is_fsdp_managed_module", lambda model: True)
     generator = generator_for(model)
-    assert not generator.encodes_apart(features)
+    assert not generator.encodes_first(features)
     shapes = encoder_shapes(model)
     generator(features)
     assert [rows for rows, _ in shapes] == [11]
