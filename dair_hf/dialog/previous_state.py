@@ -12,9 +12,10 @@ from typing import Any
 from datasets import Dataset
 
 from dair_hf.data.view_columns import columns_of_views
-from dair_hf.dialog.rows import SYSTEM, USER, normalize_name, state_from_row, target_text
+from dair_hf.dialog.rows import PLACE_SLOTS, SYSTEM, USER, normalize_name, state_from_row, target_text
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.belief_text import parse, state_to_text
+from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 History = Sequence[Mapping[str, str]]
 
@@ -39,7 +40,7 @@ def with_gold_states(rows: Dataset, preset: str = "any_of") -> Dataset:
         mentions = [{**m, "turn": m["turn"] - first + 1} for m in row["entities"] if m["turn"] >= first]
         return {
             "history": _since_previous_state(row["history"], previous),
-            "entities": [*_mentions_in_state(previous, before, row["names"]), *mentions],
+            "entities": [*_mentions_in_state(previous, row["names"]), *mentions],
         }
 
     return rows.map(shorten, desc="Previous states")
@@ -90,21 +91,22 @@ def _first_new(history: History) -> int:
     return users[-2] + 1 if len(users) > 1 else 0
 
 
-def _mentions_in_state(
-    text: str, state: Mapping[str, Sequence[str]], names: Iterable[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the mentions of names in the belief text of a state."""
+def _mentions_in_state(text: str, names: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the mentions of names in belief text."""
     owners: dict[str, Mapping[str, Any]] = {}
     for entry in names:
         for form in (entry["name"], *entry["forms"]):
             owners.setdefault(normalize_name(form), entry)
-    slots = {entry["slot"] for entry in owners.values()}
+    # A name may also be the place of a taxi; as a type or an area, the same word is no name.
+    slots = {*NAME_SLOTS, *PLACE_SLOTS, *(entry["slot"] for entry in owners.values())}
     mentions = []
-    for slot, values in state.items():
-        for value in values if slot in slots else ():
-            field, owner = f"{slot} = {value}", owners.get(normalize_name(value))
-            start = text.find(field)
-            if owner is not None and start >= 0:
-                span = {"start": start + len(field) - len(value), "end": start + len(field)}
-                mentions.append({"slot": owner["slot"], "name": owner["name"], "turn": 0, **span})
+    start = 0
+    for field in text.split(" ; "):
+        slot, _, values = field.partition(" = ")
+        start += len(slot) + len(" = ")
+        for value in values.split(" | "):
+            owner, end = owners.get(normalize_name(value)), start + len(value)
+            if owner is not None and slot in slots:
+                mentions.append({"slot": owner["slot"], "name": owner["name"], "turn": 0, "start": start, "end": end})
+            start = end + len(" | ")  # as long as the mark of the next field
     return mentions

@@ -94,6 +94,22 @@ def test_partners_of_short_rows_agree_in_previous_state_text_and_state() -> None
     assert report.pairs > 20
 
 
+def test_names_in_places_and_later_alternatives_are_replaced() -> None:
+    builder, name = RowBuilder(), "restaurant-name"
+    turns = [Utterance("user", "nandos ?"), Utterance("user", "a taxi to nandos")]
+    states = {0: {name: ["nandos grill", "nandos"]}, 1: {"taxi-destination": ["nandos"], "restaurant-area": ["nandos"]}}
+    mentions = [Mention(name, "nandos", turn, start, start + 6) for turn, start in ((0, 0), (1, 10))]
+    entries = [NameEntry(name, "nandos", ["nandos", "nandos grill"])]
+    builder.add_dialogue("d", [*turns, Utterance("user", "thanks")], {**states, 2: states[1]}, mentions, entries)
+    short = with_gold_states(builder.build(), "parlai_v22")
+    found = [
+        [row["history"][0]["text"][m["start"] : m["end"]] for m in row["entities"] if not m["turn"]] for row in short
+    ]
+    assert found == [[], ["nandos grill", "nandos"], ["nandos"]]
+    pairs = redraw(short, EntityAugmenter("swap", slots=[name], bank={"restaurant": ["Sea Thai"]}))
+    assert pairs["augmented_history"][2][0]["text"] == "restaurant-area = nandos ; taxi-destination = sea thai"
+
+
 def test_each_view_is_rolled_out_from_its_own_predictions() -> None:
     pairs = redraw(rows(), EntityAugmenter("swap", slots=[FOOD], bank={"food": ["maltese", "peruvian"]}))
     # The second turn has no partner, but the third one's history depends on it.
