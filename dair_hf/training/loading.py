@@ -29,7 +29,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     TrainerCallback,
 )
-from transformers.trainer_utils import RemoveColumnsCollator
+from transformers.trainer_utils import RemoveColumnsCollator, has_length
 from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
 
 from dair_hf.config import DAIRConfig
@@ -89,6 +89,7 @@ def prepare_model(model: Any, adapters: Any, processing_class: Any, data: Any, s
         if adapters.task_type is None and type(model).__name__.endswith(CLASSIFIER):
             adapters = copy.copy(adapters)
             adapters.task_type = TaskType.SEQ_CLS  # saves the output layer, too
+        torch.manual_seed(seed)
         model = get_peft_model(model, adapters)
     return model, processing_class
 
@@ -181,6 +182,14 @@ class EpochCallback(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse to resume a stream after its first pass, since `Trainer` does not know which rows come next."""
+        if (state.epoch or 0.0) >= 1 and not (has_length(kwargs["train_dataloader"]) or args.ignore_data_skip):
+            raise DataError(
+                f"resume_from_checkpoint: step {state.global_step} is after the first pass of a stream, whose length "
+                "is unknown; set ignore_data_skip=True to begin it again"
+            )
+
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set the number of the epoch."""
         # A resumed run continues within an epoch: 2.37 belongs to epoch 2.
@@ -193,8 +202,10 @@ class EpochCallback(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse a run in which no row had a target, or a partner that is trained."""
-        if state.global_step:
-            # All rows were seen. An augmenter may make partners later.
+        # A run that ends within an epoch, or within a stream, has not seen all rows.
+        is_whole = has_length(kwargs["train_dataloader"]) and float(state.epoch).is_integer()
+        if state.global_step and (is_whole or not (control.should_training_stop or control.should_epoch_stop)):
+            # An augmenter may make partners later.
             self.trainer.require_pairs_and_targets(expects_pairs=self.trainer.augmenter is None)
 
 

@@ -143,6 +143,15 @@ def test_adapters_are_added_and_the_new_output_layer_is_trained_and_saved(tmp_pa
     assert onward.processing_class.get_vocab() == tiny.tokenizer().get_vocab()
 
 
+def test_the_seed_decides_the_first_weights_of_adapters(tmp_path: Path) -> None:
+    first: list[torch.Tensor] = []
+    for seed in (1, 1, 2):
+        base = AutoModelForSequenceClassification.from_pretrained(encoder(tmp_path / "bert"), num_labels=3)
+        model = DAIRTrainer(base, tiny.config(tmp_path, seed=seed), train_dataset=ROWS, peft_config=ADAPTERS).model
+        first.append(next(weight for name, weight in model.named_parameters() if "lora_A" in name))
+    assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
+
+
 @pytest.mark.parametrize(
     "columns", [("sentence", "label"), ("sentence", "label", "aug_sentence"), ("prompt", "completion"), ("text",)]
 )

@@ -58,7 +58,7 @@ def mean(outputs: Any, step: int) -> torch.Tensor:
         (of_classes(chunked_loss=True), "chunked_loss"),
         (of_classes(method="da", gradient_cache=2, objective=VREx(1.0)), "gradient_cache"),
         (of_classes(predict_with_generate=True), "predict_with_generate"),
-        (of_classes(regularizer="kl", sample_loss="squared"), "regularizer='kl'"),
+        *((of_classes(regularizer="kl", sample_loss=loss), "regularizer='kl'") for loss in ("squared", "multi_label")),
         (of_points(objective=mean, gradient_accumulation_steps=2), "objective"),
         *(
             (of_points(objective=mean, **ignored), "objective")
@@ -233,6 +233,21 @@ def test_a_run_without_targets_or_pairs_ends_with_its_first_epoch(
     with pytest.raises(DataError, match="train_dataset"):
         made.train()
     assert made.state.global_step == 2
+    # A run that ends before all rows were drawn keeps its model.
+    short = tiny.trainer(tmp_path, "gpt2", made.train_dataset, max_steps=1, **settings)
+    short.train()
+    assert short.state.global_step == 1
+
+
+def test_a_stream_is_not_resumed_after_its_first_pass(tmp_path: Path) -> None:
+    rows = points.rows_of(points.pairs(8)).to_iterable_dataset()
+    settings = {"per_device_train_batch_size": 4, "max_steps": 4, "save_strategy": "steps", "save_steps": 1}
+    whole = points.trained(points.trainer(tmp_path, rows, **settings))
+    for step in (1, 2):  # the second is the last of the first pass
+        resumed = points.trained(points.trainer(tmp_path, rows, **settings), resume=tmp_path / f"checkpoint-{step}")
+        assert torch.equal(whole, resumed)
+    with pytest.raises(DataError, match="ignore_data_skip"):
+        points.trainer(tmp_path, rows, **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
 
 @pytest.mark.parametrize(
