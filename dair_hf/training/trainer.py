@@ -37,6 +37,7 @@ from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mask
 from dair_hf.data.checks import columns_of, no_pairs, require_pairs
 from dair_hf.data.collator import (
+    FOREST,
     LABELS,
     LAYOUT,
     PADDING_ROW,
@@ -555,14 +556,14 @@ class DAIRTrainer(PairEvaluationTrainer):
         gather_results(lambda: check_targets(self.model, originals, refuse=self.generates))
 
     def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
-        """Return a batch with the partners of the augmenter, without the layout of the batch before."""
+        """Return a batch with the partners of the augmenter, without the layout and trees of the batch before."""
         assert self.augmenter is not None
         seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
         key = (seed, "augmenter", self.state.global_step, self.accelerator.process_index, number)
         with self.compute_loss_context_manager():
             prepared, generator = self._prepare_inputs(batch), generator_for(self.args.device, *key)
             augmented = self.augmenter(self.model, prepared, generator)
-        return {name: values for name, values in augmented.items() if name != LAYOUT}
+        return {name: values for name, values in augmented.items() if name not in (LAYOUT, FOREST)}
 
     # ---- checkpoints ----
 

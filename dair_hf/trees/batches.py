@@ -12,10 +12,10 @@ import pyarrow
 import pyarrow.compute
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
-from dair_hf.data.collator import VIEW_MASK
+from dair_hf.data.collator import FOREST, LABELS, VIEW_MASK
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
-from dair_hf.trees.forest import FOREST, build_forest, cut_where_least_is_shared, pad_right, prefix_table
+from dair_hf.trees.forest import build_forest, cut_where_least_is_shared, pad_right, prefix_table
 
 CLASSES = 64  # fewest classes of sizes; groups of one class exchange their places every epoch
 FULL = 0.9  # share of the budget that batches should use
@@ -31,11 +31,11 @@ class ForestCollator:
         self.nodes_at_once = nodes_at_once
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Collate rows and build their trees."""
-        groups = [row[self.column] for row in rows]
+        """Collate rows and build their trees, which rows without labels have not."""
         batch = self.collator([{name: row[name] for name in row if name != self.column} for row in rows])
-        if VIEW_MASK not in batch:
+        if VIEW_MASK not in batch or LABELS not in batch:
             return batch
+        groups = [row[self.column] for row in rows]
         return {**batch, FOREST: build_forest(batch, groups, self.nodes_at_once)}
 
 
@@ -131,6 +131,8 @@ class _TokenColumn:
 
     def __init__(self, dataset: datasets.Dataset, name: str) -> None:
         column = dataset.select_columns([name]).with_format("arrow")[:][name]
+        if pyarrow.types.is_null(column.type):  # no row has this partner
+            column = column.cast(pyarrow.list_(pyarrow.int32()))
         self.lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(column), 0).to_numpy()
         self.values = pyarrow.compute.list_flatten(column).to_numpy().astype(np.int32)
         self.starts = np.cumsum(self.lengths) - self.lengths

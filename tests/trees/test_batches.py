@@ -119,6 +119,8 @@ def test_budget_counts_nodes_of_the_views_that_are_read(prefixes: tuple[str, ...
         nodes.append(build_forest(batch_of(rows), groups).nodes)
     assert max(nodes) <= budget
     assert sorted(row for batch in sampler for row in batch) == list(range(24))
+    nobody = data.add_column("augmented_3_input_ids", [None] * 24)
+    assert list(tree_sampler(nobody, "dialogue_id", 2, budget, len(prefixes) > 1)) == list(sampler)
 
 
 def test_large_groups_are_cut_between_branches() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 
@@ -57,6 +58,9 @@ def test_several_partners_are_trained_and_answered_as_rows_are(tmp_path: Path) -
     for name in names:
         assert metrics[1][name] == pytest.approx(metrics[0][name], rel=1e-9, nan_ok=True), name
     assert metrics[0]["partners"] == 5 + 3
+    unlabeled = datasets.Dataset.from_dict({"input_ids": data["input_ids"][:]})
+    answers = [made.predict(unlabeled, max_new_tokens=3).predictions.tolist() for made in (rows, trees)]
+    assert answers[0] == answers[1]
 
 
 def test_resume_in_mid_epoch(tmp_path: Path) -> None:
