@@ -25,7 +25,7 @@ from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.texts.forms import FORMS, INPUT_IDS
 from dair_hf.data.view_columns import VIEWS, parse_column
 from dair_hf.errors import DataError
-from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
+from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, multi_label, seq2seq_nll, squared_error
 from dair_hf.training.sample_loss import refuse_virtual_tokens
 from dair_hf.training.train_metrics import SMALL_IS_BETTER, evaluated_terms
 
@@ -84,8 +84,9 @@ def refuse_unsupported(args: DAIRConfig, sample_loss: SampleLoss, objective: Any
     is_sharded |= AcceleratorState().distributed_type == DistributedType.FSDP
     loss = getattr(sample_loss, "__name__", type(sample_loss).__name__)
     for problem, is_true in (
-        # A regression has no output distribution.
-        (f"regularizer={args.regularizer!r} and {loss}", args.uses_features and sample_loss in (squared_error, huber)),
+        # A regression has no output distribution; several classes at once have one each.
+        (f"regularizer={args.regularizer!r} and {loss}",
+         args.uses_features and sample_loss in (squared_error, huber, multi_label)),
         ("an objective of the whole batch and several batches a step",
          objective is not None and args.gradient_accumulation_steps * args.world_size > 1),
         ("an objective of the whole batch and settings of DAIR's objective, which it does not read (normalization, "

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from dair_hf.data.batch_layout import trained_partners
 from dair_hf.data.collator import on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.objective import LOSS_EPSILON, squared_root_consistency
@@ -118,7 +119,8 @@ class IRM(_PenalizedRisk):
     def forward(self, outputs: PairOutputs, step: int) -> Tensor:
         """Return the objective of a batch, a scalar in nats."""
         scale = outputs.terms.original.new_ones(()).requires_grad_()
-        losses, exists = outputs.losses_at_scale(scale), outputs.targets > 0
+        losses, targets = outputs.losses_at_scale(scale), outputs.targets
+        exists = torch.cat([targets[:, :1] > 0, trained_partners(targets)], dim=1)
         number = exists.cumsum(0)  # of each row within its environment, from 1
 
         def slopes(half: Tensor) -> Tensor:
@@ -127,7 +129,7 @@ class IRM(_PenalizedRisk):
 
         first, second = slopes(exists & (number % 2 == 1)), slopes(exists & (number % 2 == 0))
         penalty = (first * second).sum() / (number[-1] >= 2).sum().clamp(min=1)
-        return self.penalized(_environment_risks(losses, outputs.layout.targets > 0), penalty, step)
+        return self.penalized(_environment_risks(losses, _environments(outputs)), penalty, step)
 
 
 class VREx(_PenalizedRisk):

@@ -160,12 +160,12 @@ class PairLoss:
         targets, was_run = on_device(np.stack([layout.targets, views]), mask.device) * mask
         was_run, partners = was_run.bool(), (targets[:, 1:] > 0) & (targets[:, :1] > 0)
         unused = (targets == 0) | ~was_run
+        unused[:, 1:] |= ~partners
 
         def by_view(losses: Tensor) -> Tensor:
             return _scatter(losses, run.positions, unused.numel()).view(unused.shape).masked_fill(unused, 0.0)
 
         losses = by_view(run.losses)
-        losses = torch.cat([losses[:, :1], losses[:, 1:].masked_fill(~partners, 0.0)], dim=1)
         terms = self.terms_of_losses(losses, partners)
         if compares_features and partners.shape[1]:
             terms = self._with_feature_terms(terms, partners, layout, run, batch)
@@ -246,7 +246,7 @@ class PairLoss:
                 shape = list(row_losses.shape) if isinstance(row_losses, Tensor) else type(row_losses).__name__
                 raise DataError(f"sample_loss: expected one loss per row, [{len(positions[-1])}], got {shape}")
             forwards.append((loss, outputs, labels))
-            losses.append(row_losses)
+            losses.append(full_precision(row_losses))
 
         def losses_at_scale(scale: Tensor) -> Tensor:
             scaled = [

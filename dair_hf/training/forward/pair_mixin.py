@@ -13,7 +13,7 @@ from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator, flatt
 from dair_hf.data.view_columns import partner_numbers, view_prefix
 from dair_hf.errors import DataError
 from dair_hf.losses.objective import dair_loss
-from dair_hf.losses.per_sample import SampleLoss
+from dair_hf.losses.per_sample import SampleLoss, full_precision
 from dair_hf.training.checks import refuse_unsupported_launch
 from dair_hf.training.sample_loss import MODEL_LOSSES, decoder_inputs_of, resolve_sample_loss, row_rules
 
@@ -23,8 +23,9 @@ class PairMixin:
 
     Rows are as for `DAIRTrainer`, with the columns that the trainer's collator reads. A `PairCollator` wraps it: both
     views of a row stay together. A step runs the views that exist as one batch, whose losses `dair_loss`
-    combines, and divides by the rows of the whole optimizer step, over all micro-batches and ranks. Evaluation is the
-    trainer's own, on the originals.
+    combines, and divides by the rows of the whole optimizer step, over all micro-batches and ranks. Of several ranks,
+    `accelerate` repeats rows in the last batch of an epoch, as in any trainer. Evaluation is the trainer's own, on the
+    originals.
 
     Args:
         *args: As in the trainer.
@@ -97,7 +98,7 @@ class PairMixin:
         if (shifted := decoder_inputs_of(self.model)) is not None and "decoder_input_ids" not in inputs:
             inputs["decoder_input_ids"] = shifted(labels=labels)
         outputs = model(**inputs)
-        rows = self.sample_loss(outputs, labels)
+        rows = full_precision(self.sample_loss(outputs, labels))
         losses = rows.new_zeros(self._views.shape).masked_scatter(self._views, rows)
         loss = dair_loss(losses[:, 0], losses[:, 1:], self.dair_lambda, self._partners).sum() / num_items_in_batch
         loss = loss * self.accelerator.num_processes  # engines average the gradients of ranks

@@ -307,6 +307,14 @@ def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any) ->
         PairLoss(config(tmp_path), reducing)(Recorder(), classes(*MIXED), with_partners=True)
 
 
+def test_losses_in_half_precision_are_combined_in_full(tmp_path: Path) -> None:
+    def halved(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(outputs, labels).bfloat16()
+
+    found = PairLoss(config(tmp_path), halved)(Recorder(), classes(*MIXED), with_partners=True)
+    assert found.losses.dtype == found.terms.consistency.dtype == torch.float32
+
+
 def padded_batch(left: bool, with_mask: bool = True) -> dict[str, Any]:
     """All tokens are labels, also the first one; the second row has one token in its partner."""
     views = [[[5, 6, 7, 8, 9, 10], [5, 6, 7, 4]], [[5, 6, 7], [9]], [[8, 4], None]]

@@ -14,7 +14,7 @@ from torch import Tensor
 from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import binary_cross_entropy, cross_entropy
-from dair_hf.training.environments import AggregatedDAIR, GroupDRO, VREx
+from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx
 from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
 from dair_hf.training.forward.plan import plan_forwards
 from tests.fixtures import points, tiny
@@ -341,3 +341,7 @@ def test_a_partner_whose_original_has_no_target_is_in_no_environment(tmp_path: P
     assert found.terms.partners.tolist() == [2, 2, 0, 2, 2, 2]
     means = [found.losses[np.arange(ROWS) != 2, number].mean().item() for number in range(3)]
     assert VREx(1.0)(found, 0).item() == pytest.approx(np.mean(means) + np.var(means), rel=1e-12)
+    assert torch.equal(found.losses_at_scale(torch.ones(())), found.losses)
+    without = TensorPairs(view[0], view[1:], has_partner=torch.tensor([[row != 2] * 2 for row in range(ROWS)]))
+    alone = PairLoss(args, cross_entropy)(points.model(2), without.__getitems__(range(ROWS)), True)
+    assert IRM(1.0)(found, 0).item() == pytest.approx(IRM(1.0)(alone, 0).item(), rel=1e-12)
