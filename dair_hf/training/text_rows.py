@@ -70,7 +70,9 @@ class TextRows:
         is_known = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
         self._passes_texts = not is_known and not args.remove_unused_columns
         # Rows of text -> encoded rows, also with the answer as only target, and encoded rows -> their origin.
-        self._encoded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._encoded: dict[bool, weakref.WeakKeyDictionary[Any, Any]] = {
+            prompts: weakref.WeakKeyDictionary() for prompts in (False, True)
+        }
         self._answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._origins: weakref.WeakKeyDictionary[Any, _Origin] = weakref.WeakKeyDictionary()
 
@@ -82,9 +84,10 @@ class TextRows:
         if isinstance(data, (list, tuple)):  # `Dataset.from_list` reads the columns of the first row only
             rows = datasets.Dataset.from_dict({name: [row.get(name) for row in data] for name in columns})
             return self._encode(rows, columns, name, prompts=prompts)
-        if data not in self._encoded:
-            self._encoded[data] = self._encode(data, columns, name, prompts=prompts)
-        return self._encoded[data]
+        encoded = self._encoded[prompts]
+        if data not in encoded:
+            encoded[data] = self._encode(data, columns, name, prompts=prompts)
+        return encoded[data]
 
     def for_answers(self, data: Any, name: str) -> Any:
         """Return encoded rows whose only target is the answer to be generated: the last turn of a chat."""

@@ -84,3 +84,7 @@ def test_chats_that_end_with_the_user_are_answered(tmp_path: Path) -> None:
     for column in ("messages", "prompt"):
         found = made.predict(datasets.Dataset.from_list([{column: [user]}] * 2), max_new_tokens=3)
         assert found.label_ids is None and found.predictions.tolist() == answered.predictions.tolist()
+    followed = [datasets.Dataset.from_list([{"messages": [user, answer, user]}] * 2) for _ in range(2)]
+    made.evaluate(followed[0])  # of which the answer is the target
+    found, expected = (made.predict(data, max_new_tokens=3) for data in followed)
+    assert found.label_ids is None and found.predictions.tolist() == expected.predictions.tolist()
