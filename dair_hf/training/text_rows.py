@@ -69,10 +69,9 @@ class TextRows:
         self._read_by_collator = frozenset(getattr(base_collator, "columns", ()))
         is_known = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
         self._passes_texts = not is_known and not args.remove_unused_columns
-        # Rows of text -> encoded rows, also with the answer as only target, and encoded rows -> their origin.
-        self._encoded: dict[bool, weakref.WeakKeyDictionary[Any, Any]] = {
-            prompts: weakref.WeakKeyDictionary() for prompts in (False, True)
-        }
+        # Rows of text -> encoded rows, also as prompts, or with the answer as only target; encoded rows -> their origin.
+        self._encoded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._prompts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._origins: weakref.WeakKeyDictionary[Any, _Origin] = weakref.WeakKeyDictionary()
 
@@ -84,7 +83,7 @@ class TextRows:
         if isinstance(data, (list, tuple)):  # `Dataset.from_list` reads the columns of the first row only
             rows = datasets.Dataset.from_dict({name: [row.get(name) for row in data] for name in columns})
             return self._encode(rows, columns, name, prompts=prompts)
-        encoded = self._encoded[prompts]
+        encoded = self._prompts if prompts else self._encoded
         if data not in encoded:
             encoded[data] = self._encode(data, columns, name, prompts=prompts)
         return encoded[data]
