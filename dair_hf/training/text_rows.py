@@ -69,7 +69,7 @@ class TextRows:
         self._read_by_collator = frozenset(getattr(base_collator, "columns", ()))
         is_known = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
         self._passes_texts = not is_known and not args.remove_unused_columns
-        # Rows of text -> encoded rows, also as prompts, or with the answer as only target; encoded rows -> their origin.
+        # Rows of text -> encoded rows, also as prompts, or with the answer as only target; encoded rows -> origin.
         self._encoded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._prompts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

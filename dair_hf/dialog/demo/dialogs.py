@@ -224,8 +224,8 @@ def generate_dialogs(
         The rows, dialogue by dialogue.
 
     Raises:
-        DataError: A domain is unknown or given twice, a slot or an area has too few names, or `misleading` or
-            `annotation_errors` are given without areas.
+        DataError: A domain is unknown, a slot or an area has too few names, or `misleading` or `annotation_errors` are
+            given without areas.
 
     Example:
         >>> from dair_hf.dialog.demo.names import make_names
@@ -233,8 +233,6 @@ def generate_dialogs(
         >>> rows[0]["row_id"], rows[0]["history"][0]["speaker"]
         ('DEMO00000/0', 'user')
     """
-    if not domains or not set(domains) <= set(DOMAINS) or len(set(domains)) < len(domains):
-        raise DataError(f"domains: expected some of {', '.join(DOMAINS)}, each once, got {list(domains)}")
     if areas is None and (misleading or annotation_errors):
         raise DataError("areas: expected those of the names (areas_of) with misleading or annotation_errors, got none")
     how = None if areas is None else _Areas(areas, misleading, annotation_errors)
