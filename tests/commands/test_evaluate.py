@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import ClassLabel, Dataset
 from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
@@ -275,6 +276,20 @@ def test_answers_made_elsewhere_are_evaluated_as_those_of_the_model(
     # Answers to other rows of the pairs do not count, nor does the device, since no model runs.
     assert evaluate(answers, pairs, tmp_path / "two", "--limit", "2", "--device", "cuda:99") == 0
     assert predictions(tmp_path / "two") == [n for n in predictions(tmp_path / "model") if n["row_id"] in ("0", "1")]
+
+
+@pytest.mark.parametrize(
+    ("label", "given"),
+    [(1.0, (1, "1")), (1.0, (1.0, 1)), (0.5, (0.5, "0.5")), (True, (True, "true")), (1, ("yes", "yes"))],
+)
+def test_answers_name_a_class_as_json_or_its_names_do(tmp_path: Path, label: Any, given: tuple[Any, Any]) -> None:
+    pairs = Dataset.from_list([{"text": "a", "label": label, "augmented_text": "b"}])
+    if "yes" in given:
+        pairs = pairs.cast_column("label", ClassLabel(names=["no", "yes"]))
+    pairs.save_to_disk(tmp_path / "pairs")
+    answers = write(tmp_path / "a.jsonl", [{"row_id": "0", "view": v, "answer": a} for v, a in enumerate(given)])
+    assert evaluate(answers, tmp_path / "pairs", tmp_path / "out") == 0
+    assert [line["correct"] for line in predictions(tmp_path / "out")] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,14 @@ class TextForm:
         """Columns of the input, with the optional ones."""
         return (*self.inputs, *self.optional)
 
+    def text_of(self, answer: Any, feature: Any = None) -> str:
+        """Return an answer as text: the name in a `ClassLabel`, true as in JSON, and a label of 1.0 as 1."""
+        if isinstance(feature, ClassLabel):
+            return str(feature.int2str(answer))
+        if self.target == LABEL and isinstance(answer, float) and answer.is_integer():
+            answer = int(answer)
+        return str(answer).lower() if isinstance(answer, bool) else str(answer)
+
     def __str__(self) -> str:
         return " and ".join(self.needed)
 
