@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from dair_hf.data.view_columns import is_augmented, variant_name, variant_number
 from dair_hf.errors import DataError, UndefinedMetricWarning
-from dair_hf.io.files import decode_utf8, read_bytes
+from dair_hf.io.files import decode_json, decode_utf8, read_bytes
 from dair_hf.io.records import CLUSTER_KEY
 from dair_hf.metrics.state.belief_text import Belief, read_belief
 
@@ -76,7 +76,7 @@ def read_item(fields: Mapping[str, Any], value: Any, where: str) -> Item:
 def parse_item(text: str, where: str) -> Any:
     """Parse JSON, and refuse repeated keys; Python would keep the last one."""
     try:
-        return json.loads(text, object_pairs_hook=_distinct)
+        return decode_json(text, object_pairs_hook=_distinct)
     except ValueError as error:
         raise DataError(f"{where}: expected JSON, got {text!r:.60} ({error})") from error
 
@@ -218,11 +218,11 @@ def _read_answer(state: Any, where: str) -> Belief:
 
 
 def _object_in(text: str) -> Any:
-    """Return the object that a text has as JSON or as Python writes it, with or without a fence, else the text."""
+    """Return the object or list of a text in JSON or as Python writes it, with or without a fence, else the text."""
     bare = _FENCE.sub("", text).strip()
-    if bare.startswith("{"):
+    if bare.startswith(("{", "[")):
         for parse in (functools.partial(json.loads, object_pairs_hook=_object_or_entries), ast.literal_eval):
-            with contextlib.suppress(ValueError, SyntaxError):
+            with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 return parse(bare)
     return text
 
@@ -269,11 +269,12 @@ def _fields(state: Any, where: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     entries: list[tuple[Any, Any]]
     try:
         entries = [*state.items()] if isinstance(state, Mapping) else [(e["slot"], e["values"]) for e in state]
+        of_partners = [slot for slot, _ in entries if is_augmented(slot)]
     except (TypeError, KeyError) as error:
         raise DataError(f"{where}: expected a state, slots with values, got {state!r:.60}") from error
+    if of_partners:  # rows of pairs as predictions and references would be right
+        raise DataError(f"{where}: expected a state, got a row of pairs with the column {of_partners[0]!r:.60}")
     for slot, values in entries:
-        if is_augmented(slot):  # rows of pairs as predictions and references would be right
-            raise DataError(f"{where}: expected a state, got a row of pairs with the column {slot!r:.60}")
         if isinstance(values, Mapping):
             yield from ((f"{slot}-{key}", read_values(value, f"{slot}-{key}", where)) for key, value in values.items())
         else:

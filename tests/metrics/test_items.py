@@ -40,6 +40,7 @@ REFERENCES: list[dict[str, Any]] = [
         [{"slot": "hotel-area", "values": ["east"]}, {"slot": "hotel-stars", "values": ["4"]}],
         '{"hotel-area": "east", "hotel-stars": "4"}',
         {"id": "A/0", "prediction": "hotel-area = east ; hotel-stars = 4", "correct": True},
+        {"id": "A/0", "prediction": '[{"slot": "hotel-area", "values": "east"}, {"slot": "hotel-stars", "values": 4}]'},
         {"row_id": "A/0", "variant": "original", "prediction": {"hotel": {"area": "east", "stars": 4}}},
         {"id": "A/0", "state": {"hotel-area": ["east"], "hotel-stars": ["4"]}},
         {"dialogue_id": "A", "turn_id": 0, "state": '{"hotel": {"area": "east", "stars": 4}}'},
@@ -50,6 +51,12 @@ def test_all_shapes_of_states_give_the_same_result(state: Any) -> None:
     if isinstance(state, dict) and {"state", "prediction"} & state.keys():
         reference = {"row_id": "A/0", "state": reference}
     assert joint_goal_accuracy([state], [reference])["slot_f1"] == 1.0
+
+
+@pytest.mark.parametrize("text", ["{{1}}", "{1: 'x'}", "{[1]: 2}", "{b'a': 1}", '{"a": ' + "[" * 100_000, "[1]"])
+def test_text_that_is_no_state_is_a_wrong_answer(text: str) -> None:
+    (item,) = read_turns([{"row_id": "A/0", "prediction": text}], "predictions")
+    assert item.value.answered and not item.value.is_well_formed
 
 
 def test_slot_named_state() -> None:
@@ -145,6 +152,7 @@ TEN = ["a"] * 10
         (lambda: jga([{"turn_id": 0, "state": {}}] * 2, REFERENCES[:2]), r"predictions\[1\]"),
         # Items of states.
         (lambda: jga(["hotel-area = east"]), r"predictions\[0\]: expected JSON"),
+        (lambda: jga(["[" * 100_000]), r"predictions\[0\]: expected JSON"),
         (lambda: jga(['{"a-x": "1", "a-x": "2"}']), "a key is repeated: a-x"),
         (lambda: jga([{"row_id": "A/0", "text": "x"}]), "'state'"),
         (lambda: jga([{"row_id": "A/0", "state": None}]), r"predictions\[0\]: expected a state"),
