@@ -31,7 +31,7 @@ def audit_file(
         Path | None,
         typer.Option(help="Other rows, such as the training file: report what is in both.", show_default=False),
     ] = None,
-    against_split: Annotated[str | None, typer.Option(help="Split of these rows.", show_default=False)] = None,
+    against_split: Annotated[str | None, typer.Option(help="Split of these or the pairs.", show_default=False)] = None,
     split: Split = None,
     name: Name = None,
     revision: Revision = None,
@@ -68,6 +68,7 @@ def audit_file(
 
     source: dict[str, Any] = {"name": name, "split": split, "revision": revision}
     data = read_audited(pairs, inputs, labels, **source)
+    against = against or (pairs if against_split else None)
     of_other = {**(source if against == pairs else {}), "split": against_split}
     other = None if against is None else read_audited(against, labels=labels, paired=False, **of_other)
     if other is not None and (missing := [name for name in data.inputs if name not in (*other.columns, TOOLS)]):

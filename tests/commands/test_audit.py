@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset, DatasetDict
 
 from dair_hf.commands.audit_findings import CHECKS
 from dair_hf.commands.main import run
@@ -160,6 +161,10 @@ def test_leaks_into_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert findings(capsys, test, "--against", str(write(other, train)), status=0) == {}
     assert run(["audit", str(test), "--against", str(write(other, [{"source": "x"}]))]) == REFUSED
     assert "'text'" in capsys.readouterr().err
+    parts = {"test": Dataset.from_list(SOUND), "train": Dataset.from_list(SOUND[:1])}
+    DatasetDict(parts).save_to_disk(tmp_path / "both")
+    found = findings(capsys, tmp_path / "both", "--split", "test", "--against-split", "train")
+    assert found["leaked_rows"]["rows"] == ["r0"]
 
 
 PREMISE = "a man plays a guitar on the stage"
