@@ -34,6 +34,8 @@ _RATIOS = (
     *("slot_precision", "slot_recall", "slot_f1"),
 )
 _COUNTS = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
+# What the consistency metric compares has no effect here.
+_SWITCHES = {name: hint for name, hint in typing.get_type_hints(Convention).items() if name != "consistency_slots"}
 
 
 def jga(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +55,7 @@ def jga(argv: Sequence[str] | None = None) -> int:
     group = parser.add_argument_group(
         "switches", "Each option changes one rule of the preset, and the name in the output shows the change."
     )
-    for name, hint in typing.get_type_hints(Convention).items():
+    for name, hint in _SWITCHES.items():
         choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else None
         text = Convention.__dataclass_fields__[name].metadata["help"]
         metavar = "|".join(choices) if choices else "FILE" if name == "label_maps" else "A,B,..."
@@ -79,8 +81,7 @@ def _compute(arguments: argparse.Namespace) -> None:
     files = {"predictions": arguments.predictions, "references": arguments.references or arguments.predictions}
     if arguments.json is not None:
         require_output_file(arguments.json, list(files.values()), arguments.overwrite, _is_own)
-    switches = {name: getattr(arguments, name) for name in typing.get_type_hints(Convention)}
-    changed = {name: value for name, value in switches.items() if value is not None}
+    changed = {name: value for name in _SWITCHES if (value := getattr(arguments, name)) is not None}
     preset, convention = resolve_convention(arguments.preset or FORMAT_PRESETS[arguments.format], **changed)
     if arguments.format == "json":
         read = read_turns_file

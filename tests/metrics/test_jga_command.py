@@ -52,6 +52,8 @@ def test_command_prints_table_and_writes_json(write: Write, tmp_path: Path, caps
     assert results["joint_goal_accuracy"] == pytest.approx(2 / 3)
     assert results["by_domain"]["hotel"]["joint_goal_accuracy"] == 1.0
     assert results["switches"]["match"] == "exact"
+    with pytest.raises(SystemExit, match="2"):
+        jga([*files, "--consistency_slots", "hotel-name"])  # has no effect on the joint goal accuracy
 
 
 @pytest.mark.parametrize(

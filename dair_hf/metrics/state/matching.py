@@ -297,7 +297,8 @@ def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *,
             values = [normalize(normalizer, slot, value, is_gold) for value in values]
             values = [value for value in values if value not in empty_values]  # a table may map a value to "none"
         if is_gold and convention.label_maps is not None:
-            values += [other for value in values for other in _label_map(convention.label_maps).get(value, ())]
+            others = _label_map(convention.label_maps, normalizer, slot)
+            values += [other for value in values for other in others.get(value, ())]
         if dontcare == "drop_both":
             values = [value for value in values if value != DONTCARE]
         if values:
@@ -305,11 +306,12 @@ def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *,
     return filled
 
 
-@functools.lru_cache(maxsize=4)
-def _label_map(path: str) -> Mapping[str, Sequence[str]]:
+@functools.lru_cache(maxsize=1 << 8)
+def _label_map(path: str, normalizer: str, slot: str) -> Mapping[str, Sequence[str]]:
     maps: dict[str, list[str]] = {}
     for value, others in read_json(path)["label_maps"].items():
-        maps.setdefault(normalize("trippy", "", value), []).extend(normalize("trippy", "", other) for other in others)
+        of_value = maps.setdefault(normalize(normalizer, slot, value), [])
+        of_value += [normalize(normalizer, slot, other, False) for other in others]
     return maps
 
 

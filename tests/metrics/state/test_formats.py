@@ -282,3 +282,6 @@ def test_label_maps_of_trippy(tmp_path: Path) -> None:
         3 / 4
     )
     assert figures(predicted, gold, preset="trippy")["joint_goal_accuracy"] == 0.0
+    gold, predicted = [{"hotel-type": "guest house"}], [{"hotel-type": "bed-and-breakfast"}]
+    for preset in ("any_of", "convlab3", "trippy"):
+        assert figures(predicted, gold, preset=preset, label_maps=str(path))["joint_goal_accuracy"] == 1.0
