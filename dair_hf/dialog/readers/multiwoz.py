@@ -182,8 +182,8 @@ def _lists(source: Source, data: str) -> dict[str, str]:
     for name in source.names:
         match = _LISTS.fullmatch(PurePosixPath(name).name)
         if match and PurePosixPath(name).parent == PurePosixPath(data).parent:
-            ids = source.read(name).decode("utf-8", "replace").split()
-            split_of.update((item.strip('",[]').removesuffix(".json"), SPLITS[match[1]]) for item in ids)
+            ids = re.findall(r'[^\s",[\]]+', source.read(name).decode("utf-8-sig", "replace"))
+            split_of.update((item.removesuffix(".json"), SPLITS[match[1]]) for item in ids)
     return split_of
 
 

@@ -157,6 +157,9 @@ def test_21_layouts_give_equal_rows(tmp_path: Path) -> None:
     for split, expected in [("train", "A"), ("val", "B"), ("test", "C")]:
         assert set(read_multiwoz(original, split)[0]["dialogue_id"]) == {expected}
     assert len(read_multiwoz(original)[0]) == 6
+    compact = {"valListFile.json": '\ufeff["B.json","D.json"]', "testListFile.json": '["D.json","C.json"]'}
+    listed = pack(tmp_path / "listed.zip", {"data.json": dialogues, **compact})
+    assert [set(read_multiwoz(listed, split)[0]["dialogue_id"]) for split in ("train", "dev")] == [{"A"}, {"B"}]
     folder = tmp_path / "by_split"
     folder.mkdir()
     pack(folder / "val.json.zip", {"val.json": {"B": dialogues["B.json"]}})
