@@ -121,7 +121,7 @@ class Source:
 
     def json(self, name: str) -> Any:
         """Parse a member as JSON."""
-        return parse_json(self.read(name), self.label(name))
+        return parse_json(self.read(name), self.label(name), distinct=True)
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

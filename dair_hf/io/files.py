@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -274,21 +275,31 @@ def read_json(path: FilePath) -> Any:
 
 
 def parse_json(content: bytes | str, label: str, **options: Any) -> Any:
-    """Parse a JSON document in UTF-8 with the options of `json.loads`; `label` names its source in errors."""
+    """Parse a JSON document in UTF-8 with the options of `decode_json`; `label` names its source in errors."""
     with explained(f"{label}: not valid JSON", ValueError):
         return decode_json(content, **options)
 
 
-def decode_json(content: bytes | str, **options: Any) -> Any:
-    """Call `json.loads`, and raise `JSONDecodeError` for every kind of invalid JSON, also if nested too deeply."""
+def decode_json(content: bytes | str, distinct: bool = False, **options: Any) -> Any:
+    """Call `json.loads`, and raise `JSONDecodeError` for every kind of invalid JSON, also if nested too deeply.
+
+    With `distinct`, it also raises if an object repeats a key, of which Python would keep the last value.
+    """
     try:
-        return json.loads(content, **options)
+        return json.loads(content, object_pairs_hook=_distinct if distinct else None, **options)
     except (ValueError, RecursionError) as error:
         failure: Exception = error
         if not isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             failure = json.JSONDecodeError(reason, "", 0)
         raise failure from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(value := dict(pairs)) < len(pairs):
+        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {key!r} occurs several times")
+    return value
 
 
 def decode_utf8(content: bytes, label: str) -> str:

@@ -9,7 +9,6 @@ import io
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +53,7 @@ def _read_json_rows(path: FilePath, faulty: list[int] | None) -> list[dict[str, 
     text, unit = decode_utf8(read_bytes(path), str(path)), "line"
     if text.lstrip().startswith("["):
         with explained(f"{path}: not valid JSON", ValueError):
-            array = _decode_texts(text, object_pairs_hook=_distinct)
+            array = _decode_texts(text)
         values, unit = list(enumerate(array, 1)), "row"
     else:
         values = []
@@ -64,7 +63,7 @@ def _read_json_rows(path: FilePath, faulty: list[int] | None) -> list[dict[str, 
                 continue
             value, place = None, f"{path}: line {number}: not valid JSON"
             with explained(place, ValueError) if faulty is None else contextlib.suppress(ValueError):
-                value = _decode_texts(line, object_pairs_hook=_distinct)
+                value = _decode_texts(line)
             values.append((number, value))
     rows = []
     for number, value in values:
@@ -77,21 +76,13 @@ def _read_json_rows(path: FilePath, faulty: list[int] | None) -> list[dict[str, 
     return rows
 
 
-def _decode_texts(content: str, **options: Any) -> Any:
-    """As `decode_json`, but refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
-    value = decode_json(content, **options)
+def _decode_texts(content: str) -> Any:
+    """As `decode_json` with distinct keys; refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    value = decode_json(content, distinct=True)
     for escape in _ESCAPE.finditer(content):
         if escape["half"]:
             raise json.JSONDecodeError(f"{escape['half']} is half of a surrogate pair", content, escape.start())
     return value
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of a JSON object; refuse a repeated key; Python would keep the last one."""
-    if len(row := dict(pairs)) < len(pairs):
-        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {key!r} occurs several times")
-    return row
 
 
 def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str] = ()) -> list[_TableRow]:

@@ -76,16 +76,9 @@ def read_item(fields: Mapping[str, Any], value: Any, where: str) -> Item:
 def parse_item(text: str, where: str) -> Any:
     """Parse JSON, and refuse repeated keys; Python would keep the last one."""
     try:
-        return decode_json(text, object_pairs_hook=_distinct)
+        return decode_json(text, distinct=True)
     except ValueError as error:
         raise DataError(f"{where}: expected JSON, got {text!r:.60} ({error})") from error
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError(f"a key is repeated: {', '.join(key for key, _ in pairs)}")
-    return value
 
 
 def pair_items(predictions: Sequence[Item], references: Sequence[Item]) -> list[tuple[Item, Item]]:

@@ -153,7 +153,7 @@ TEN = ["a"] * 10
         # Items of states.
         (lambda: jga(["hotel-area = east"]), r"predictions\[0\]: expected JSON"),
         (lambda: jga(["[" * 100_000]), r"predictions\[0\]: expected JSON"),
-        (lambda: jga(['{"a-x": "1", "a-x": "2"}']), "a key is repeated: a-x"),
+        (lambda: jga(['{"a-x": "1", "a-x": "2"}']), "'a-x' occurs several times"),
         (lambda: jga([{"row_id": "A/0", "text": "x"}]), "'state'"),
         (lambda: jga([{"row_id": "A/0", "state": None}]), r"predictions\[0\]: expected a state"),
         (lambda: jga([[{"row_id": "A/0", "state": {}}]]), r"predictions\[0\]: expected a state"),

@@ -266,6 +266,7 @@ def colored() -> Json:
             colored(),
             r"val\.json: dialogue 'MUL1', log\[3\]\.metadata\.hotel\.semi\.colour: unknown slot 'hotel-colour'",
         ),
+        (json.dumps({"MUL1": talk(), "MUL2": talk()}).replace("MUL2", "MUL1"), "'MUL1' occurs several times"),
         ({"MUL1": talk(), "MUL1.json": talk()}, "'MUL1' occurs twice"),
     ],
 )
