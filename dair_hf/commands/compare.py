@@ -35,8 +35,9 @@ def compare_methods(
     where an earlier one ended. All other options are for the recipe: --methods erm dair, --max_length 256, --use_peft
     true, --learning_rate 1e-5.
     """
-    options = [f"--model_name_or_path={model}", f"--pairs={pairs}", f"--output_dir={output}"]
+    options = ["--seeds", *map(str, range(seeds))]
+    options += [f"--model_name_or_path={model}", f"--pairs={pairs}", f"--output_dir={output}"]
     options += [f"--num_train_epochs={epochs}"] if epochs else []
     options += [f"--group={group}"] if group else []
-    context.args = [*options, "--seeds", *map(str, range(seeds)), *context.args]
+    context.args = [*options, *context.args]  # stray words, as in --seeds 1 2 3, are no seeds
     train(context, "compare_pairs")

@@ -211,6 +211,8 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text("mine")
     with pytest.raises(SystemExit, match="expected a new folder"):
         main.run(["compare", "absent", str(pairs), "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match="unknown option 2"):
+        main.run(["compare", "absent", str(pairs), "--output", str(tmp_path), "--seeds", "1", "2", "3"])
     assert {path.name for path in tmp_path.iterdir()} == {"mine.jsonl", "test.jsonl"}
     assert (tmp_path / "test.jsonl").read_text() == "mine"
 
