@@ -9,25 +9,27 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
 
-# A number on its own: not part of a word, a decimal, a time, a date or an ordinal. "1/2" is two numbers, which stay.
+# A number on its own: not part of a word, a decimal, a time, a date or an ordinal. The numbers of "3 1/2" stay.
 _NUMBER = re.compile(
-    r"(?<![\w.,:])(?<!\d[-/])(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?!\d|\w*\d|st\b|nd\b|rd\b|th\b|[:.,]\d|-\d+-\d)"
+    r"(?<![\w.,:])(?<!\d[-/])(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?!\d|\w*\d|\s?[¼-¾]|st\b|nd\b|rd\b|th\b|[:.,]\d|-\d+-\d)"
 )
-_FRACTION = re.compile(r"\d\s*/\s*\d")
+_FRACTION = re.compile(r"(?:\d(?:\s+and)?[\s-]+)?\d+\s*/\s*\d")
 WORDS = {
     "one": 1, "once": 1, "single": 1, "two": 2, "twice": 2, "double": 2, "doubles": 2, "doubled": 2, "half": 2,
     "halves": 2, "halved": 2, "pair": 2, "pairs": 2, "couple": 2, "both": 2, "three": 3, "thrice": 3, "triple": 3,
     "tripled": 3, "third": 3, "thirds": 3, "four": 4, "quarter": 4, "quarters": 4, "fourth": 4, "fourths": 4,
     "quadruple": 4, "five": 5, "fifth": 5, "fifths": 5, "six": 6, "sixth": 6, "seven": 7, "week": 7, "weeks": 7,
     "weekly": 7, "eight": 8, "eighth": 8, "nine": 9, "ten": 10, "tenth": 10, "eleven": 11, "twelve": 12, "dozen": 12,
-    "dozens": 12, "year": 12, "years": 12, "yearly": 12, "annual": 12, "foot": 12, "feet": 12, "twenty": 20, "day": 24,
-    "days": 24, "daily": 24, "thirty": 30, "month": 30, "months": 30, "fifty": 50, "hour": 60, "hours": 60,
-    "minute": 60, "minutes": 60, "percent": 100, "cent": 100, "cents": 100, "meter": 100, "meters": 100, "hundred": 100,
-    "%": 100,
+    "dozens": 12, "year": 12, "years": 12, "yearly": 12, "annual": 12, "foot": 12, "feet": 12, "thirteen": 13,
+    "fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20,
+    "day": 24, "days": 24, "daily": 24, "thirty": 30, "month": 30, "months": 30, "forty": 40, "fifty": 50, "sixty": 60,
+    "hour": 60, "hours": 60, "minute": 60, "minutes": 60, "seventy": 70, "eighty": 80, "ninety": 90, "percent": 100,
+    "cent": 100, "cents": 100, "meter": 100, "meters": 100, "hundred": 100, "%": 100, "thousand": 1000,
 }  # fmt: skip
 _WORD = re.compile(r"[a-z]+|%")
 _STEP = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
@@ -92,7 +94,9 @@ def find_numbers(text: str) -> list[SpelledNumber]:
 
 def values_of_words(text: str) -> set[Fraction]:
     """Return the numbers that words stand for, or may stand for in a calculation: 2 for "twice", 60 for "hours"."""
-    return {Fraction(WORDS[word]) for word in _WORD.findall(text.lower()) if word in WORDS}
+    values = [Fraction(WORDS.get(word, 0)) for word in _WORD.findall(text.lower())]
+    compounds = {tens + ones for tens, ones in pairwise(values) if tens in range(20, 100, 10) and ones < 10}
+    return {*values, *compounds} - {Fraction()}
 
 
 def rewrite(text: str, changes: Sequence[tuple[SpelledNumber, Fraction]]) -> str:

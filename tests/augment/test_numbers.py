@@ -86,6 +86,11 @@ def test_numbers_that_stay() -> None:
     assert NumberAugmenter("n1 * n2 + n3 * n4", keep=r"\d+").partner(question, "34", "0").reason == NO_NUMBERS
 
 
+@pytest.mark.parametrize("hours", ["3 1/2", "3-1/2", "3 and 1/2", "3½", "3 ½"])
+def test_mixed_numbers_stay(hours: str) -> None:
+    assert [number for number in find_numbers(f"Work {hours} hours.") if not number.is_fixed] == []
+
+
 def test_equal_numbers_change_together() -> None:
     partner = NumberAugmenter(lambda values: values[0] * values[1]).partner("5 boxes of 5", "25", "0")
     assert partner.question is not None and partner.answer is not None
@@ -103,6 +108,9 @@ def test_equal_numbers_change_together() -> None:
         (CLIPS, CLIPS_ANSWER.replace("48+150", "f(48)+150"), "a step is not a calculation"),
         # "twice" may be the 2 of a step, or that of "2 days".
         ("He runs twice for 2 days, 9 miles each.", "<<9*2=18>>18 #### 18", "has the value of one that stays"),
+        ("Fifteen cost 15 each.", "<<15*15=225>>225 #### 225", "has the value of one that stays"),
+        ("He has twenty-five and 25.", "<<25+25=50>>50 #### 50", "has the value of one that stays"),
+        ("For 3 1/2 hours, 3 days.", "<<3.5*3=10.5>>10.5 #### 10.5", "has the value of one that stays"),
         ("He has 24 and 48.", "<<48/2=24>>24 #### 24", "a result has the value of a number"),
         ("He has 10, 5 and 20.", "<<10-4=6>>6 <<5+1=6>>6 <<20-6=14>>14 #### 14", "two steps have the same result"),
         ("He has 8 and 9.", "<<2+3=5>>5 #### 5", "no step uses a number of the question"),
