@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
 from dair_hf.config import DAIRConfig
-from dair_hf.experiments.run_records import fingerprint
-from dair_hf.io.archives import sha256_of
+from dair_hf.experiments.run_records import fingerprint, model_files
 from dair_hf.io.checkpoints import last_checkpoint
 from dair_hf.io.files import atomic_folder, claim_folder
 from dair_hf.modeling import ModelConfig
@@ -51,11 +50,8 @@ def _start_of(model: ModelConfig) -> dict[str, Any]:
     settings = {
         name: value for name, value in asdict(model).items() if not name.startswith(("use_peft", "lora_", "trust_"))
     }
-    folder = Path(model.model_name_or_path or "")
-    if model.model_name_or_path and folder.is_dir():
-        code = sorted(folder.glob("*.py")) if model.trust_remote_code else []
-        files = [folder / "config.json", *code, *sorted(folder.glob("*.safetensors"))]
-        settings["model_name_or_path"] = {file.name: sha256_of(file) for file in files if file.exists()}
+    if files := model_files(model.model_name_or_path or ""):
+        settings["model_name_or_path"] = files
     return settings
 
 

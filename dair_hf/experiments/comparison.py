@@ -31,6 +31,7 @@ from dair_hf.experiments.run_records import (
     finished_records,
     git_revision,
     run_record,
+    with_models,
 )
 from dair_hf.io.commands import align
 from dair_hf.io.files import claim_folder, write_json, write_text
@@ -228,6 +229,7 @@ def execute_runs(
     if PartialState().is_main_process:
         claim_folder(folder)
     finished = finished_records(folder, runs, config, data)  # refuses conflicting runs before the first one starts
+    data = with_models(data, config)
     if PartialState().is_main_process and (kept := [name for name, record in finished.items() if record is not None]):
         print(textwrap.fill(f"{folder}: finished earlier, not repeated: {', '.join(kept)}", 80))
     records = []

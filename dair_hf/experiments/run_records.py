@@ -20,6 +20,7 @@ import torch
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
+from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import read_json
 from dair_hf.io.records import PREDICTIONS_FILE
 from dair_hf.losses.objective import REGULARIZED
@@ -161,6 +162,19 @@ def fingerprint(*settings: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def model_files(folder: str) -> dict[str, str]:
+    """Return the hash of each file of a model and its tokenizer in a local folder; nothing for a name on the Hub."""
+    kinds = (".json", ".model", ".py", ".safetensors", ".txt")
+    files = sorted(file for file in Path(folder).glob("*") if file.suffix in kinds) if folder else []
+    return {file.name: sha256_of(file) for file in files}
+
+
+def with_models(data: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fingerprints of data sets, and of the models in local folders, which the settings name by path."""
+    models = {name: model_files(getattr(value, "model_name_or_path", None) or "") for name, value in config.items()}
+    return {**data, **{f"files of {name}": fingerprint(files) for name, files in models.items() if files}}
+
+
 def finished_records(
     folder: Path, runs: Sequence[Run], config: Mapping[str, Any], data: Mapping[str, str]
 ) -> dict[str, dict[str, Any] | None]:
@@ -170,7 +184,8 @@ def finished_records(
         >>> finished_records(Path("absent"), [Run("erm", 0, DAIRConfig("out"))], {}, {})
         {'erm_seed0': None}
     """
-    return {run.name: _finished_record(folder / f"{run.name}.json", run, config, data) for run in runs}
+    known = with_models(data, config)
+    return {run.name: _finished_record(folder / f"{run.name}.json", run, config, known) for run in runs}
 
 
 def _finished_record(path: Path, run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any] | None:

@@ -20,8 +20,10 @@ from dair_hf.experiments.run_records import (
     fingerprint,
     finished_records,
     run_record,
+    with_models,
 )
 from dair_hf.io.files import write_json
+from dair_hf.modeling import ModelConfig
 from tests.fixtures import tiny
 
 
@@ -48,6 +50,22 @@ def test_finished_record(tmp_path: Path) -> None:
     path.write_text('{"settings_fing')
     with pytest.raises(DataError, match=r"erm_seed0\.json"):
         find(tmp_path, run, config, {})
+
+
+def test_a_model_in_a_local_folder_is_known_by_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    run, config = Run("erm", 0, tiny.config(tmp_path / "runs")), {"model": ModelConfig(str(folder))}
+    for weights in ("old", "new"):
+        (folder / "model.safetensors").write_text(weights)
+        if weights == "old":
+            data = with_models({}, config)
+            record = {"settings_fingerprint": fingerprint(config, run.args, data)}
+            (tmp_path / "erm_seed0.json").write_text(json.dumps(record))
+            assert find(tmp_path, run, config, {}) == record
+    with pytest.raises(DataError, match="other settings or data"):
+        find(tmp_path, run, config, {})
+    assert with_models({"x": "y"}, {"model": ModelConfig("org/name")}) == {"x": "y"}
 
 
 @dataclass
