@@ -67,6 +67,7 @@ def mean(outputs: Any, step: int) -> torch.Tensor:
                 {"view_weights": [0.2, 0.8]},
                 {"dair_lambda": "auto"},
                 {"stop_gradient": "original"},
+                {"regularizer": "l1"},
             )
         ),
         (lambda folder: AggregatedDAIR(torch.mean, "irm"), "method='irm'"),
@@ -297,6 +298,8 @@ def test_evaluations_that_would_be_wrong_are_refused_before_generation(
     ):
         with pytest.raises(DataError, match=named):
             made.evaluate_pairs(**arguments)
+    with pytest.raises(DataError, match="clusters"):
+        made.evaluate_pairs(tiny.pairs("gpt2", 4).add_column("dialogue_id", ["a", "a", "b", None]), same)
     with pytest.raises(DataError, match="num_beams"):
         of_points()(tmp_path).evaluate_pairs(points.pairs(4), points.correct, num_beams=2)
     logits = of_language(predict_with_generate=False)(tmp_path)
