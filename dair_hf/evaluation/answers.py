@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # A sign is part of a number only where nothing stands before it, unlike in 7-3; commas separate thousands.
-_NUMBER = re.compile(r"(?:(?<![\w.)])-\$?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+")
+_NUMBER = re.compile(
+    r"(?:(?<![\w.)])-\$?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|(?<![\w.])-?\.\d+"
+)
 
 
 class _Match(NamedTuple):

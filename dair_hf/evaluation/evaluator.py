@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
-from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals
+from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals, require_clusters
 from dair_hf.evaluation.views import PairIndex, PairViews
 
 Correct = Callable[[list[Any], list[Any]], ArrayLike]
@@ -91,7 +91,10 @@ class PairEvaluator:
         """Return clusters and subsets for `evaluate_views`; refuse, before answers are generated, what does not fit."""
         column, masks = self.cluster_column(views.column_names), self._masks(subsets or {}, views.n_rows)
         views.require_unique_rows()
-        return views.values(column) if column else None, masks
+        units = views.values(column) if column else None
+        if units is not None:
+            require_clusters(units)
+        return units, masks
 
     def _masks(self, subsets: Mapping[str, Any], rows: int) -> Masks:
         """Return the mask of each subset; refuse names that give two metrics one key, of which one would be lost."""

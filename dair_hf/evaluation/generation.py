@@ -28,9 +28,11 @@ NEEDS_ONE_CALL = (
     "min_new_tokens", "forced_eos_token_id", "exponential_decay_length_penalty", "begin_suppress_tokens",
     "stop_strings", "max_time", "watermarking_config",
 )  # fmt: skip
-# Settings of `generate` that read the input tokens, which it does not get where the encoder has run before.
+# Settings of `generate` that read the input tokens, which it does not get where the encoder has run before, and the
+# value that turns each off.
 READ_INPUT_TOKENS = (
-    "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "guidance_scale", "prompt_lookup_num_tokens",
+    ("encoder_repetition_penalty", 1), ("encoder_no_repeat_ngram_size", 0), ("guidance_scale", 1),
+    ("prompt_lookup_num_tokens", 0),
 )  # fmt: skip
 
 
@@ -216,7 +218,7 @@ class AnswerGenerator:
         is_prompt_learning = getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False)
         # The capacity of experts is shared by the tokens of a forward: other batches, other answers.
         depends_on_batch = hasattr(config, "expert_capacity")
-        reads_tokens = any(getattr(self.config, name, None) not in (None, 0, 1) for name in READ_INPUT_TOKENS)
+        reads_tokens = any(getattr(self.config, name, None) not in (None, off) for name, off in READ_INPUT_TOKENS)
         return (
             self.is_encoder_decoder
             and _is_text(inputs)

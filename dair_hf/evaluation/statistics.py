@@ -213,12 +213,12 @@ def ratios_with_intervals(
 
         v = C / (C - 1) * sum (n_c - q d_c)^2 / (sum d_c)^2
 
-    A share (0 <= numerator <= denominator in every row) has as much information as n = q (1 - q) / v independent rows.
+    A share (0 <= numerator <= denominator in every row) has as much information as n = q (1 - q) / v rows of 0 or 1.
     Its interval is the score interval of Wilson (1927) for n trials, with the t quantile of C - 1 degrees of freedom
     (Franco, Little, Louis and Slud 2019, Journal of Survey Statistics and Methodology 7, 334-364). It never leaves
-    [0, 1], and holds for few rows and for shares near 0 and 1, where percentiles of a bootstrap are too narrow. n is at
-    most the number of rows whose denominator is above 0; it is C if all clusters have the same ratio, such as 0 of 14.
-    Other ratios, such as a difference of accuracies, have `q +- t sqrt(v)`.
+    [0, 1], and holds for few rows and for shares near 0 and 1, where percentiles of a bootstrap are too narrow. If all
+    numerators are whole, n is at most the number of rows whose denominator is above 0; it is C if all clusters have the
+    same ratio, such as 0 of 14. Other ratios, such as a difference of accuracies, have `q +- t sqrt(v)`.
 
     Args:
         ratios: Name -> (numerators `[N]`, denominators `[N]`) of a ratio of their sums.
@@ -256,7 +256,7 @@ def _intervals(
     top: NDArray[np.float64], bottom: NDArray[np.float64], clusters: Sequence[str] | None, confidence: float
 ) -> NDArray[np.float64]:
     """Return lower and upper limits of K ratios of the sums of `[N, K]`; NaN for fewer than two clusters."""
-    counted_rows: NDArray[np.int64] = (bottom > 0).sum(axis=0)
+    most = np.where((top % 1 == 0).all(0), (bottom > 0).sum(0), np.inf)
     is_share = [bool(((n >= 0) & (n <= d)).all()) for n, d in zip(top.T, bottom.T, strict=True)]
     if clusters is not None:
         top, bottom = sums_by_cluster(top, clusters), sums_by_cluster(bottom, clusters)
@@ -271,7 +271,7 @@ def _intervals(
             variance = 0.0
         quantile = float(stdtrit(units - 1, 0.5 + confidence / 2.0))
         if is_share[column]:
-            trials = min(ratio * (1.0 - ratio) / variance, float(counted_rows[column])) if variance else float(units)
+            trials = min(ratio * (1.0 - ratio) / variance, float(most[column])) if variance else float(units)
             limits[:, column] = _wilson_interval(ratio, trials, quantile)
         else:
             limits[:, column] = ratio - quantile * variance**0.5, ratio + quantile * variance**0.5
@@ -348,10 +348,15 @@ def _row_values(values: Any, name: str) -> list[Any]:
     return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
-def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[Any]) -> NDArray[np.float64]:
-    """Sum the rows of each cluster, `[N, K]` -> `[clusters, K]`, by ascending name of the cluster."""
+def require_clusters(clusters: Sequence[Any]) -> None:
+    """Refuse rows without the id of their cluster."""
     if missing := [row for row, name in enumerate(clusters) if name is None or name != name]:
         raise DataError(f"clusters: expected an id in every row, got {clusters[missing[0]]} in row {missing[0]}")
+
+
+def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[Any]) -> NDArray[np.float64]:
+    """Sum the rows of each cluster, `[N, K]` -> `[clusters, K]`, by ascending name of the cluster."""
+    require_clusters(clusters)
     _, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
     return np.stack([np.bincount(index, weights=column) for column in sums.T], axis=1)
 

@@ -252,6 +252,8 @@ def test_lists_of_other_than_all_rows_are_refused(name: str, values: list[str]) 
         ("last-number", "so \u22123", "-3", True),
         ("last-number", "-$1,000", "-1000", True),
         ("last-number", ".5", "0.5", True),
+        ("last-number", "2e5", "1e5", False),
+        ("last-number", "2.5e3", "2500", True),
         ("last-number", "1,2", "2", True),
         ("last-number", "no idea", "2", False),
     ],

@@ -272,7 +272,7 @@ def test_the_encoder_is_not_run_apart_if_answers_depend_on_the_batch_or_the_toke
     assert generator_for(model).encodes_first(features)
     prompt = PromptTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=2)
     assert not generator_for(get_peft_model(tiny.model("t5"), prompt)).encodes_first(features)
-    for name, value, neutral in (("encoder_no_repeat_ngram_size", 2, 0), ("encoder_repetition_penalty", 1.5, 1.0)):
+    for name, value, neutral in (("encoder_no_repeat_ngram_size", 1, 0), ("encoder_repetition_penalty", 1.5, 1.0)):
         configured = tiny.model("t5").eval()
         setattr(configured.generation_config, name, value)
         generator = generator_for(configured)

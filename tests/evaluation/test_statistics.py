@@ -225,13 +225,12 @@ def test_width_matches_the_linearised_formula() -> None:
     assert (found["gap_low"], found["gap_high"]) == pytest.approx((mean - 1 - half, mean - 1 + half), abs=1e-12)
 
 
-def test_scores_that_hardly_vary_count_each_row_once_at_most() -> None:
-    scores = [0.3, 0.6, 0.3, 0.6]
-    found = ratios_with_intervals({"score": (scores, [1] * 4)})
-    share, quantile = 0.45, float(stats.t.ppf(0.975, 3))
-    for end in ("low", "high"):
-        limit = found[f"score_{end}"]
-        assert (share - limit) ** 2 == pytest.approx(quantile**2 * limit * (1 - limit) / 4, abs=1e-12)
+@pytest.mark.parametrize("unit", [1.0, 0.01])
+def test_intervals_of_scores_do_not_depend_on_their_unit(unit: float) -> None:
+    errors = unit * np.random.default_rng(0).normal(1.1, 0.3, 200)  # in the smaller unit all are below 1
+    low, high = stats.t.interval(0.95, 199, errors.mean(), stats.sem(errors))
+    found = ratios_with_intervals({"error": (errors, [1] * 200)})
+    assert (found["error_low"], found["error_high"]) == pytest.approx((low, high), rel=0.002)
 
 
 def test_order_of_rows_does_not_matter() -> None:
