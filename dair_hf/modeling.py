@@ -208,7 +208,11 @@ def load_text_classifier(
     whole head is trained together with the adapters.
     """
     torch.manual_seed(seed)
-    classes = {"id2label": dict(enumerate(labels)), "label2id": {label: row for row, label in enumerate(labels)}}
+    classes = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: row for row, label in enumerate(labels)},
+        "problem_type": "single_label_classification",  # the checkpoint may have another
+    }
     if config.model_name_or_path is None:
         settings = _settings_of(config.model_settings, tokenizer, **classes)
         model, head = _build(AutoModelForSequenceClassification, config, settings), []

@@ -293,8 +293,12 @@ def test_a_loaded_classifier_may_have_other_classes_and_no_head(tmp_path: Path) 
     base.save_pretrained(tmp_path)
     loaded = classifier(model_name_or_path=str(tmp_path))
     assert loaded.classifier.out_features == 3 and same(loaded.bert, base)
-    two = load_text_classifier(ModelConfig(model_name_or_path=saved_classifier(tmp_path / "3")), tiny.tokenizer(), "ab")
+    other = classifier(model_settings=BERT)
+    other.config.problem_type = "multi_label_classification"
+    other.save_pretrained(tmp_path / "3")
+    two = load_text_classifier(ModelConfig(str(tmp_path / "3")), tiny.tokenizer(), "ab")
     assert two.classifier.out_features == 2 and two.config.id2label == {0: "a", 1: "b"}
+    assert two(input_ids=torch.tensor([[5]]), labels=torch.tensor([1])).loss > 0  # of one class
 
 
 def test_a_classifier_without_its_weights_is_refused(tmp_path: Path) -> None:

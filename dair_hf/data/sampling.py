@@ -299,8 +299,8 @@ def keep_partners(rows: datasets.Dataset, share: float, seed: int, *, groups: st
         share: Share of the rows, or of the groups, that keep their partners, in (0, 1]. Rows that never had a partner
             count, too.
         seed: Seed of the choice.
-        groups: Column whose equal values keep or lose their partners together, such as `dialogue_id`. None: each row
-            for itself.
+        groups: Column whose equal values keep or lose their partners together, such as `dialogue_id`. Rows without one,
+            or all rows if this is None, do so each for itself.
 
     Example:
         >>> rows = datasets.Dataset.from_dict({"x": [1, 2], "augmented_x": [3, 4]})
@@ -311,7 +311,8 @@ def keep_partners(rows: datasets.Dataset, share: float, seed: int, *, groups: st
         return rows
     # Unformatted: "torch" makes tensors of groups, which never are equal, and fails at partners of unequal length.
     plain = rows.with_format(None)
-    units = list(range(len(rows))) if groups is None else plain[groups][:]
+    names = [None] * len(rows) if groups is None else plain[groups][:]
+    units = [row if name is None else (name,) for row, name in enumerate(names)]
     distinct = list(dict.fromkeys(units))
     chosen = subset(torch.arange(len(distinct)), share, seed, "pair_share")
     kept = dict(zip(distinct, chosen.tolist(), strict=True))

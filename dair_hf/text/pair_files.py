@@ -66,7 +66,10 @@ def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Datas
     """
     if group and group not in rows.column_names:
         raise DataError(f"group={group!r}: expected one of the columns {rows.column_names}")
-    groups = list(map(str, rows[group])) if group else _linked_rows(rows)
+    if group:  # a row without one is a group of its own
+        groups = [f"row {row}" if is_missing(name) else str(name) for row, name in enumerate(rows[group])]
+    else:
+        groups = _linked_rows(rows)
     sizes = Counter(groups)
     order = sorted(sizes)
     random.Random("pair groups").shuffle(order)

@@ -42,6 +42,8 @@ def test_groups_keep_or_lose_their_partners_together() -> None:
     for row in half:
         expected = (1, 2) if row["dialogue_id"] in kept else (None, None)
         assert (row["augmented_x"], row["augmented_2_x"]) == expected
+    alone = keep_partners(Dataset.from_dict({"group": [None] * 100, "augmented_x": [1] * 100}), 0.2, 0, groups="group")
+    assert sum(value is not None for value in alone["augmented_x"]) == 20
 
 
 def test_a_format_of_the_rows_changes_nothing() -> None:

@@ -43,6 +43,9 @@ def test_a_column_names_groups_and_a_large_one_is_trained_on(tmp_path: Path, col
     found = {name: set(part[column]) for name, part in parts.items()}
     assert sum(map(len, found.values())) == 16 and 99 in found["train"]
     assert (len(parts["test"]), len(parts["dev"])) == (28, 12)  # at most 30 and 15
+    if given:
+        parts, _ = parts_of(tmp_path, [{**line, given: line[given] % 99 or None} for line in rows], given)
+        assert [len(parts[name]) for name in ("test", "dev")] == [30, 15], "rows without a group are groups"
 
 
 def test_texts_connect_rows_with_different_ids(tmp_path: Path) -> None:
