@@ -278,43 +278,6 @@ def _intervals(
     return limits
 
 
-def mcnemar(a_correct: Any, b_correct: Any) -> dict[str, float | int]:
-    """Compare the accuracy of two models on the same rows by the exact two-sided McNemar test.
-
-    Let b and c be the numbers of rows on which only one of the models is correct, and n = b + c. If the models are
-    equally good, both numbers are Binomial(n, 1/2), so that p = min(1, 2 * sum_{i <= min(b, c)} C(n, i) / 2^n).
-
-    The test assumes independent rows. Turns of a dialogue are correlated, so check the clustered intervals as well if
-    the p-value is near the threshold.
-
-    Args:
-        a_correct: `[N]` bool, correctness of model a.
-        b_correct: `[N]` bool, correctness of model b on the same rows in the same order.
-
-    Returns:
-        `only_a` and `only_b` (rows on which only that model is correct), `difference` (accuracy of a minus accuracy of
-        b; NaN without rows), `p_value` (1.0 if the models never differ).
-
-    Raises:
-        DataError: A value is neither 0 nor 1.
-
-    Example:
-        >>> mcnemar([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1])
-        {'only_a': 5, 'only_b': 1, 'difference': 0.5714285714285714, 'p_value': 0.21875}
-    """
-    from scipy.stats import binomtest  # type: ignore[import-untyped]  # half a second that only this test needs
-
-    a, b = np.stack([as_correct(a_correct, "a_correct"), as_correct(b_correct, "b_correct")])
-    only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
-    discordant = only_a + only_b
-    return {
-        "only_a": only_a,
-        "only_b": only_b,
-        "difference": (only_a - only_b) / len(a) if len(a) else float("nan"),
-        "p_value": float(binomtest(only_a, discordant).pvalue) if discordant else 1.0,
-    }
-
-
 def _columns(values: Any) -> list[Any]:
     """Return an array `[N, P]` as P columns, and values `[N]` as one."""
     is_matrix = len(getattr(values, "shape", ())) == 2

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
 from dair_hf.config import DAIRConfig
-from dair_hf.experiments.run_records import fingerprint, model_files
+from dair_hf.experiments.run_records import fingerprint, with_models
 from dair_hf.io.checkpoints import last_checkpoint
 from dair_hf.io.files import atomic_folder, claim_folder
 from dair_hf.modeling import ModelConfig
@@ -40,19 +40,13 @@ def base_fingerprint(
     their location; adapters that are added later do not count.
     """
     of_steps = ("num_train_epochs",) if args.max_steps > 0 else ()
-    hidden = ("output_dir", "local_rank", *of_steps, *(() if args.uses_regularizer else _OF_REGULARIZER))
-    settings = {name: value for name, value in args.to_dict().items() if not name.startswith(hidden)}
-    return fingerprint(settings, _start_of(model), _content_of(tokenizer), data)
-
-
-def _start_of(model: ModelConfig) -> dict[str, Any]:
-    """Return what determines, besides the seed, the initial weights of a training of all weights."""
-    settings = {
-        name: value for name, value in asdict(model).items() if not name.startswith(("use_peft", "lora_", "trust_"))
-    }
-    if files := model_files(model.model_name_or_path or ""):
-        settings["model_name_or_path"] = files
-    return settings
+    unused = ("output_dir", "local_rank", *of_steps, *(() if args.uses_regularizer else _OF_REGULARIZER))
+    settings = {name: value for name, value in args.to_dict().items() if not name.startswith(unused)}
+    known = with_models(data, {"model": model})
+    location = () if known == data else ("model_name_or_path",)
+    hidden = ("use_peft", "lora_", "trust_", *location)
+    of_model = {name: value for name, value in asdict(model).items() if not name.startswith(hidden)}
+    return fingerprint(settings, of_model, _content_of(tokenizer), known)
 
 
 def _content_of(tokenizer: PreTrainedTokenizerBase) -> list[Any]:

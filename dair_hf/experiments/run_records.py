@@ -162,16 +162,16 @@ def fingerprint(*settings: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def model_files(folder: str) -> dict[str, str]:
+def _model_files(folder: str) -> dict[str, str]:
     """Return the hash of each file of a model and its tokenizer in a local folder; nothing for a name on the Hub."""
     kinds = (".json", ".model", ".py", ".safetensors", ".txt")
     files = sorted(file for file in Path(folder).glob("*") if file.suffix in kinds) if folder else []
     return {file.name: sha256_of(file) for file in files}
 
 
-def with_models(data: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+def with_models(data: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fingerprints of data sets, and of the models in local folders, which the settings name by path."""
-    models = {name: model_files(getattr(value, "model_name_or_path", None) or "") for name, value in config.items()}
+    models = {name: _model_files(getattr(value, "model_name_or_path", None) or "") for name, value in config.items()}
     return {**data, **{f"files of {name}": fingerprint(files) for name, files in models.items() if files}}
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dair_hf.errors import DataError
-from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar
+from dair_hf.evaluation.statistics import as_correct, correctness_metrics
 from dair_hf.metrics.items import Item, by_name, join_views, pair_items, read_item, read_turns, units, warn_of_one_unit
 from dair_hf.metrics.state.conventions import resolve_pair_convention
 from dair_hf.metrics.state.matching import compare_turns
@@ -89,18 +88,3 @@ def consistency_metrics(pairs: Sequence[_PairCorrectness], **settings: Any) -> d
             [[bool(of_row.get(n)) for n in numbers] for of_row in answers if of_row is not None]
         )
     return dict(correctness_metrics([pair.original for pair in pairs], partners, exists, clusters, **settings))
-
-
-def compare_models(a: Sequence[_PairCorrectness], b: Sequence[_PairCorrectness]) -> dict[str, dict[str, float | int]]:
-    """Compare two models on the same rows by McNemar's exact test, once for each view."""
-    a_views, b_views = (
-        {(pair.row_id, n): right for pair in pairs for n, right in {0: pair.original, **pair.partners}.items()}
-        for pairs in (a, b)
-    )
-    if a_views.keys() != b_views.keys() or (None, 0) in a_views:
-        different = sorted(map(str, a_views.keys() ^ b_views.keys()))[:3]
-        raise DataError(f"row_id: expected the same rows and partners of both models, with ids, got {different}")
-    views = {"original": [key for key in a_views if not key[1]], "augmented": [key for key in a_views if key[1]]}
-    return {
-        view: mcnemar([a_views[key] for key in keys], [b_views[key] for key in keys]) for view, keys in views.items()
-    }

@@ -1,11 +1,10 @@
-"""Accuracy, CM, flips, intervals and McNemar against arithmetic by hand."""
+"""Accuracy, CM, flips and intervals against arithmetic by hand."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections import Counter
-from fractions import Fraction
 from typing import Any
 
 import datasets
@@ -19,7 +18,7 @@ from scipy import stats
 from scipy.stats import binomtest
 
 from dair_hf.errors import DataError, UndefinedMetricWarning
-from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar, ratios_with_intervals
+from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals
 
 # Twelve rows of four dialogues. p: has a partner.
 #            row        0  1  2  3  4  5  6  7  8  9 10 11
@@ -273,25 +272,6 @@ def test_constant_shares_count_the_clusters_in_which_they_are_defined() -> None:
 def test_constants_that_are_no_shares_have_no_width() -> None:
     found = ratios_with_intervals({"degrees": ([20.5] * 14, [1] * 14)})
     assert (found["degrees_low"], found["degrees_high"]) == (20.5, 20.5)
-
-
-@pytest.mark.parametrize(
-    ("only_a", "only_b", "expected"),
-    [
-        (5, 1, Fraction(2 * (1 + 6), 2**6)),  # C(6,0) + C(6,1) = 7 of 64, twice
-        (2, 8, Fraction(2 * (1 + 10 + 45), 1024)),
-        (10, 0, Fraction(2, 1024)),
-        (3, 3, Fraction(1)),  # the tails overlap: at most 1
-        (0, 0, Fraction(1)),
-    ],
-)
-def test_mcnemar_is_exact(only_a: int, only_b: int, expected: Fraction) -> None:
-    a = [1] * only_a + [0] * only_b + [1, 1, 0]
-    b = [0] * only_a + [1] * only_b + [1, 1, 0]
-    found = mcnemar(a, b)
-    assert (found["only_a"], found["only_b"]) == (only_a, only_b)
-    assert found["p_value"] == pytest.approx(float(expected), rel=1e-12)
-    assert found["difference"] == pytest.approx((only_a - only_b) / len(a), abs=1e-12)
 
 
 MATRIX = np.array([[1, 0], [1, 1], [0, 1]])

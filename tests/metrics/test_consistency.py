@@ -15,7 +15,6 @@ from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.evaluation.views import PairIndex
 from dair_hf.metrics.consistency_items import (
     _PairCorrectness,
-    compare_models,
     consistency_metrics,
     judge_pairs,
     read_correctness,
@@ -105,16 +104,6 @@ def test_correctness_gives_the_same_results_as_states() -> None:
         assert given[key] == judged[key]
 
 
-def test_comparison_of_two_models() -> None:
-    ours = read_correctness(correctness("11 11 11 11 11 1- 0-"))
-    theirs = read_correctness(correctness("10 10 10 10 01 1- 1-")[::-1])
-    test = compare_models(ours, theirs)
-    # Original view: only A in row 4, only B in row 6, p = 1. Augmented view, 5 pairs: only A in rows 0-3, p = 2 / 2^4.
-    assert (test["original"]["only_a"], test["original"]["only_b"], test["original"]["p_value"]) == (1, 1, 1.0)
-    assert (test["augmented"]["only_a"], test["augmented"]["only_b"]) == (4, 0)
-    assert test["augmented"]["p_value"] == pytest.approx(0.125)
-
-
 @pytest.mark.parametrize("own_file", [False, True])
 def test_predictions_of_an_evaluation_have_its_intervals(own_file: bool, tmp_path: Path) -> None:
     """The rows r/0 to r/7 of four documents: both metrics take these as units, not the one prefix of all ids."""
@@ -188,10 +177,6 @@ def test_every_partner_is_a_pair_with_its_original() -> None:
     assert (found["rows"], found["pairs"], found["partners"]) == (3, 2, 3)
     assert (found["cm_numerator"], found["cm_denominator"], found["all_correct"]) == (2, 3, 0.5)
     assert (found["cm_partner_1"], found["cm_partner_2"], found["cm_partner_3"]) == (1.0, 1.0, 0.0)
-    other = {view: not value if view[0] == "A/0" else value for view, value in RIGHT.items()}
-    test = compare_models(judged(RIGHT), judged(other))
-    assert (test["original"]["only_a"], test["original"]["only_b"]) == (1, 0)
-    assert (test["augmented"]["only_a"], test["augmented"]["only_b"]) == (1, 1)
 
 
 def test_states_of_several_partners() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.consistency_items import compare_models, consistency_metrics, judge_pairs, read_correctness
+from dair_hf.metrics.consistency_items import consistency_metrics, judge_pairs, read_correctness
 from dair_hf.metrics.items import pair_items, read_turns
 from dair_hf.metrics.state.conventions import resolve_pair_convention
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct
@@ -130,10 +130,6 @@ def rows(*ids: str | None, **changes: Any) -> list[dict[str, Any]]:
     return [{"row_id": name, "original_correct": True, "augmented_correct": True} | changes for name in ids]
 
 
-def compare(*sides: list[dict[str, Any]]) -> Any:
-    return compare_models(*map(read_correctness, sides))
-
-
 GOLD = {"hotel-area": ["east"], "hotel-pricerange": ["cheap"], "train-leaveat": ["17:15"]}
 TEN = ["a"] * 10
 
@@ -184,8 +180,6 @@ TEN = ["a"] * 10
         (lambda: read_correctness(views(variant=2)), "variant"),
         (lambda: judge_pairs([{}], [{}]), "row_id"),
         (lambda: judge_pairs(views(state={})[1:], views(state={})[1:]), "row_id.*A/0"),
-        (lambda: compare(rows("A/0", "A/1"), rows("A/0")), "row_id.*A/1"),
-        (lambda: compare(rows("A/0"), rows("A/0", augmented_correct=None)), "row_id.*A/0"),
         # Clusters, of states and of correctness: all rows have one or none.
         (lambda: jga([PREDICTIONS[0] | {"cluster": "x"}, *PREDICTIONS[1:]], REFERENCES), "cluster"),
         (lambda: jga(PREDICTIONS, [REFERENCES[0] | {"cluster": float("nan")}, *REFERENCES[1:]]), "cluster"),
