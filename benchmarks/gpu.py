@@ -60,14 +60,14 @@ from transformers import (
 from workloads import COLUMNS, encoded_pairs, quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.data.collator import FOREST, PairCollator
+from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import run_record
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import read_json, write_json
 from dair_hf.losses.per_sample import causal_nll
 from dair_hf.trees import attention
-from dair_hf.trees.forest import BLOCK, AttentionCosts, TokenTree, build_forest, token_trees
+from dair_hf.trees.forest import BLOCK, FOREST, AttentionCosts, TokenTree, build_forest, token_trees
 
 NAME, GROUP, SOURCE_TOKENS, DIALOGS = "gpu", "dialogue_id", 896, 240
 PEAK = 790e12  # operations a second of a product of large matrices in bfloat16 on one H100 or H200

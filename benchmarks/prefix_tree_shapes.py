@@ -36,11 +36,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from workloads import quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.data.collator import FOREST
 from dair_hf.io.commands import exit_status
 from dair_hf.losses.objective import Counts
 from dair_hf.trees.attention import DENSE_NODES, _blocks_of, _tree_mask, nodes_at_once
-from dair_hf.trees.forest import Forest, build_forest
+from dair_hf.trees.forest import FOREST, Forest, build_forest
 
 NAME = "prefix_tree_shapes"
 VOCABULARY = 2048

@@ -16,9 +16,9 @@ from dair_hf.errors import DataError
 
 # A number on its own: not part of a word, a decimal, a time, a date or an ordinal. The numbers of "3 1/2" stay.
 _NUMBER = re.compile(
-    r"(?<![\w.,:])(?<!\d[-/])(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?!\d|\w*\d|\s?[¼-¾]|st\b|nd\b|rd\b|th\b|[:.,]\d|-\d+-\d)"
+    r"(?<![\w.,:])(?<!\d[-/])(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?!\d|\w*\d|st\b|nd\b|rd\b|th\b|[:.,]\d|-\d+-\d)"
 )
-_FRACTION = re.compile(r"(?:\d(?:\s+and)?[\s-]+)?\d+\s*/\s*\d")
+_FRACTION = re.compile(r"(?:\d(?:\s+and)?[\s-]+)?\d+\s*/\s*\d|\d\s?[¼-¾⅐-⅞]")
 WORDS = {
     "one": 1, "once": 1, "single": 1, "two": 2, "twice": 2, "double": 2, "doubles": 2, "doubled": 2, "half": 2,
     "halves": 2, "halved": 2, "pair": 2, "pairs": 2, "couple": 2, "both": 2, "three": 3, "thrice": 3, "triple": 3,
@@ -96,7 +96,8 @@ def values_of_words(text: str) -> set[Fraction]:
     """Return the numbers that words stand for, or may stand for in a calculation: 2 for "twice", 60 for "hours"."""
     values = [Fraction(WORDS.get(word, 0)) for word in _WORD.findall(text.lower())]
     compounds = {tens + ones for tens, ones in pairwise(values) if tens in range(20, 100, 10) and ones < 10}
-    return {*values, *compounds} - {Fraction()}
+    products = {few * many for few, many in pairwise(values) if many in (100, 1000)}
+    return {*values, *compounds, *products} - {Fraction()}
 
 
 def rewrite(text: str, changes: Sequence[tuple[SpelledNumber, Fraction]]) -> str:

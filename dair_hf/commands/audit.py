@@ -31,7 +31,9 @@ def audit_file(
         Path | None,
         typer.Option(help="Other rows, such as the training file: report what is in both.", show_default=False),
     ] = None,
-    against_split: Annotated[str | None, typer.Option(help="Split of these or the pairs.", show_default=False)] = None,
+    against_split: Annotated[
+        str | None, typer.Option(help="Split of these rows; without --against, of PAIRS.", show_default=False)
+    ] = None,
     split: Split = None,
     name: Name = None,
     revision: Revision = None,

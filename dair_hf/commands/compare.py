@@ -16,7 +16,7 @@ def compare_methods(
     model: Annotated[str, typer.Argument(help="Model id on the Hub, or local folder.", show_default=False)],
     pairs: Annotated[str, typer.Argument(help="Paired rows, as for `dair-hf evaluate`.", show_default=False)],
     output: Annotated[str, typer.Option(help="Folder for table, picture, records and the best model.")] = "comparison",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method, which differ in their seed.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each method, each with a seed.")] = 3,
     epochs: Annotated[
         float, typer.Option(min=0, help="Epochs of each run; 0: from 2 to 10, the more the fewer rows there are.")
     ] = 0,
@@ -39,5 +39,5 @@ def compare_methods(
     options += [f"--model_name_or_path={model}", f"--pairs={pairs}", f"--output_dir={output}"]
     options += [f"--num_train_epochs={epochs}"] if epochs else []
     options += [f"--group={group}"] if group else []
-    context.args = [*options, *context.args]  # stray words, as in --seeds 1 2 3, are no seeds
+    context.args = [*options, *context.args]  # behind the seeds, to which the words of --seeds 1 2 3 would add
     train(context, "compare_pairs")

@@ -117,7 +117,8 @@ def _evaluated_answers(name: str, rows: Dataset, settings: EvaluationSettings, i
     evaluator, views = _evaluator_for(name, None, rows, settings), TextViews(rows)
     units, _ = evaluator.units_and_masks(views, None)
     given = views.read_answers(name, ignored=ignored)
-    found = evaluator.evaluate_views(views, list(map(views.form.text_of, given)), views.references, units)
+    answers = [views.form.text_of(answer, rows.features.get(LABEL)) for answer in given]
+    found = evaluator.evaluate_views(views, answers, views.references, units)
     unused: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
     return found, {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}, unused, None
 

@@ -20,7 +20,6 @@ LABELS = LABEL_COLUMNS[0]
 PADDING_ROW = "is_padding_row"  # marks a row that only gives all ranks equally many rows
 VIEW_MASK = "view_mask"
 LAYOUT = "layout"  # key of the `batch_layout.BatchLayout` of a batch
-FOREST = "forest"  # key of its `trees.forest.Forest`
 ASYNCHRONOUS = ("cuda", "xpu")  # devices whose copies from and to the host need not block the host
 
 

@@ -299,8 +299,8 @@ def keep_partners(rows: datasets.Dataset, share: float, seed: int, *, groups: st
         share: Share of the rows, or of the groups, that keep their partners, in (0, 1]. Rows that never had a partner
             count, too.
         seed: Seed of the choice.
-        groups: Column whose equal values keep or lose their partners together, such as `dialogue_id`. Rows without one,
-            or all rows if this is None, do so each for itself.
+        groups: Column whose equal values keep or lose their partners together, such as `dialogue_id`. A row without a
+            value is a group of its own, as is every row if this is None.
 
     Example:
         >>> rows = datasets.Dataset.from_dict({"x": [1, 2], "augmented_x": [3, 4]})

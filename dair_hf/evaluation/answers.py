@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # A sign is part of a number only where nothing stands before it, unlike in 7-3; commas separate thousands.
 _NUMBER = re.compile(
-    r"(?:(?<![\w.)])-\$?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|(?<![\w.])-?\.\d+"
+    r"(?:(?:(?<![\w.)])-\$?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+)(?:[eE][-+]?\d{1,3}(?!\d))?"
 )
 
 

@@ -50,7 +50,7 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
     """Compare a ratio of two sums between models that were trained with the same seeds and evaluated on the same rows.
 
     The metric of seed s is `q_s = sum_i n_si / sum_i d_si`. An accuracy has d = 1; CM has n = both views correct and
-    d = original correct. With two fixed models McNemar's test is usual. Here rows and seeds are both samples, and
+    d = original correct. With two fixed models the usual test is McNemar's. Here rows and seeds are both samples, and
     every seed sees the same rows: a crossed design. Row i of seed s contributes
 
         v_si = q_s + (n_si - q_s d_si) / mean_i(d_si)

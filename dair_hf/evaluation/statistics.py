@@ -256,6 +256,7 @@ def _intervals(
     top: NDArray[np.float64], bottom: NDArray[np.float64], clusters: Sequence[str] | None, confidence: float
 ) -> NDArray[np.float64]:
     """Return lower and upper limits of K ratios of the sums of `[N, K]`; NaN for fewer than two clusters."""
+    # Rows of 0 or 1 tell no more than their number.
     most = np.where((top % 1 == 0).all(0), (bottom > 0).sum(0), np.inf)
     is_share = [bool(((n >= 0) & (n <= d)).all()) for n, d in zip(top.T, bottom.T, strict=True)]
     if clusters is not None:

@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 
 from dair_hf.data.texts.chat import ASSISTANT, messages_to_learn
-from dair_hf.data.texts.forms import CLASSES, GENERATED, TEXT_PAIR, TOOLS, form_of, name_of, tools_of, view_of
+from dair_hf.data.texts.forms import CLASSES, GENERATED, TEXT_PAIR, TOOLS, TextForm, form_of, name_of, tools_of, view_of
 from dair_hf.data.view_columns import partner_numbers, view_prefix
 from dair_hf.errors import DataError
 from dair_hf.evaluation.views import PairIndex, PairViews
@@ -36,7 +36,11 @@ class TextViews(PairViews):
         generates = not {*CLASSES.needed} <= {*columns} or any({*form.needed} <= {*columns} for form in GENERATED)
         self.form = form_of(columns, generates, "another program")
         views = range(1 + max(partner_numbers(columns), default=0))
-        rows = [[_prompt_of(self, row, view, number) for view in views] for number, row in enumerate(self.dataset)]
+        kind = pairs.features.get(str(self.form.target))
+        rows = [
+            [_prompt_of(row, self.form, view, number, kind) for view in views]
+            for number, row in enumerate(self.dataset)
+        ]
         PairIndex.__init__(self, np.array([[view is not None for view in row[1:]] for row in rows], dtype=bool))
         self.require_unique_rows()
         of_views, ids = self.flatten(*zip(*rows, strict=True)), self.flatten(*[self.row_ids] * len(views))
@@ -45,15 +49,16 @@ class TextViews(PairViews):
         self.references = [answer for _, answer in of_views]
 
 
-def _prompt_of(views: TextViews, row: Mapping[str, Any], view: int, number: int) -> tuple[dict[str, Any], str] | None:
+def _prompt_of(
+    row: Mapping[str, Any], form: TextForm, view: int, number: int, kind: Any
+) -> tuple[dict[str, Any], str] | None:
     """Return the prompt of a view with what belongs to it, and the expected answer; None for an absent partner."""
-    form, where, prefix = views.form, name_of(row, number), view_prefix(view)
+    where, prefix = name_of(row, number), view_prefix(view)
     content = view_of(row, form, view, where)
     if content is None:
         return None
     prompt: Any = content[form.inputs[0]]
-    target, kinds = str(form.target), views.dataset.features
-    answer: Any = form.text_of(content.get(target), kinds.get(prefix + target, kinds.get(target)))
+    answer: Any = form.text_of(content.get(str(form.target)), kind)
     if isinstance(prompt, list):
         messages, _ = messages_to_learn(content, form, where, prefix)
         last = max(place for place, message in enumerate(messages) if message["role"] == ASSISTANT)

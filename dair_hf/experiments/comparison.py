@@ -228,8 +228,8 @@ def execute_runs(
     git_revision()  # cached now, because the checkout may change while the runs execute
     if PartialState().is_main_process:
         claim_folder(folder)
+    data = with_models(data, config)  # read once, since the files may change while the runs execute
     finished = finished_records(folder, runs, config, data)  # refuses conflicting runs before the first one starts
-    data = with_models(data, config)
     if PartialState().is_main_process and (kept := [name for name, record in finished.items() if record is not None]):
         print(textwrap.fill(f"{folder}: finished earlier, not repeated: {', '.join(kept)}", 80))
     records = []

@@ -164,15 +164,16 @@ def fingerprint(*settings: Any) -> str:
 
 def _model_files(folder: str) -> dict[str, str]:
     """Return the hash of each file of a model and its tokenizer in a local folder; nothing for a name on the Hub."""
-    kinds = (".json", ".model", ".py", ".safetensors", ".txt")
-    files = sorted(file for file in Path(folder).glob("*") if file.suffix in kinds) if folder else []
+    kinds = ("*config.json", "*.safetensors", "*.py", "tokenizer*", "vocab*", "merges.txt", "*.model")
+    files = sorted({file for kind in kinds for file in Path(folder).glob(kind)}) if folder else []
     return {file.name: sha256_of(file) for file in files}
 
 
 def with_models(data: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fingerprints of data sets, and of the models in local folders, which the settings name by path."""
-    models = {name: _model_files(getattr(value, "model_name_or_path", None) or "") for name, value in config.items()}
-    return {**data, **{f"files of {name}": fingerprint(files) for name, files in models.items() if files}}
+    names = {f"files of {key}": getattr(value, "model_name_or_path", None) or "" for key, value in config.items()}
+    models = {key: _model_files(name) for key, name in names.items() if key not in data}
+    return {**data, **{key: fingerprint(files) for key, files in models.items() if files}}
 
 
 def finished_records(

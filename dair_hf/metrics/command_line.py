@@ -34,7 +34,7 @@ _RATIOS = (
     *("slot_precision", "slot_recall", "slot_f1"),
 )
 _COUNTS = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
-# What the consistency metric compares has no effect here.
+# All but the switch that only the consistency metric reads.
 _SWITCHES = {name: hint for name, hint in typing.get_type_hints(Convention).items() if name != "consistency_slots"}
 
 

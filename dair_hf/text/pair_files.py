@@ -14,7 +14,7 @@ from datasets import Dataset
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
-from dair_hf.data.texts.files import GROUP_COLUMNS, pairs_from_jsonl
+from dair_hf.data.texts.files import pairs_from_jsonl
 from dair_hf.data.texts.forms import CLASSES, FORMS, LABEL, classes_of, is_missing, name_of, view_of
 from dair_hf.data.view_columns import partner_numbers
 from dair_hf.errors import DataError
@@ -22,6 +22,7 @@ from dair_hf.evaluation.views import views_of
 from dair_hf.settings import Settings
 
 GROUP = "pair_group"  # column of the parts; rows of a group are in one part
+GROUP_COLUMNS = ("dialogue_id", "original_id")  # that stand for a group, if the data have one
 SHARES = {"test": 0.3, "dev": 0.15}  # of the rows; the others are trained on
 MOST = {"test": 2000, "dev": 500}  # rows
 

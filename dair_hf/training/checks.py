@@ -74,8 +74,10 @@ def check_best_metric(args: DAIRConfig, evaluator: Any, eval_dataset: Any, makes
         )
 
 
-def refuse_unsupported(args: DAIRConfig, sample_loss: SampleLoss, objective: Any = None, model: Any = None) -> None:
-    """Refuse settings that would silently train something else with this loss, objective or model, or hang."""
+def refuse_unsupported(
+    args: DAIRConfig, sample_loss: SampleLoss, objective: Any = None, model: Any = None, augmenter: Any = None
+) -> None:
+    """Refuse settings that would silently train something else with these arguments of the trainer, or hang."""
     modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
     norms = [path for path, module in modules.items() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     runs_several = args.forward_mode == "separate" or args.pair_dropout == "shared" or args.chunked_loss
@@ -84,7 +86,7 @@ def refuse_unsupported(args: DAIRConfig, sample_loss: SampleLoss, objective: Any
     is_sharded |= AcceleratorState().distributed_type == DistributedType.FSDP
     loss = getattr(sample_loss, "__name__", type(sample_loss).__name__)
     for problem, is_true in (
-        # A regression has no output distribution; several classes at once have one each.
+        # Neither a regression nor several classes at once have one distribution over classes.
         (f"regularizer={args.regularizer!r} and {loss}",
          args.uses_features and sample_loss in (squared_error, huber, multi_label)),
         ("an objective of the whole batch and several batches a step",
@@ -99,6 +101,8 @@ def refuse_unsupported(args: DAIRConfig, sample_loss: SampleLoss, objective: Any
         # Only there does the prefix of a row not depend on the rest of it.
         (f"share_prefixes and sample_loss={loss} instead of causal",
          args.share_prefixes is not None and sample_loss is not causal_nll),
+        ("share_prefixes and an augmenter, whose partners are in no tree",
+         args.share_prefixes is not None and augmenter is not None and args.uses_partners),
         (f"chunked_loss and {loss}, regularizer={args.regularizer!r} or an objective, which use logits",
          args.chunked_loss and (sample_loss not in TOKEN_LOSSES or args.uses_features or objective is not None)),
         # Its statistics would cover parts of the batch, twice.

@@ -184,10 +184,10 @@ class EpochCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse to resume a stream after its first pass, since `Trainer` does not know which rows come next."""
-        if (state.epoch or 0.0) >= 1 and not (has_length(kwargs["train_dataloader"]) or args.ignore_data_skip):
+        if (state.epoch or 0.0) > 1 and not (has_length(kwargs["train_dataloader"]) or args.ignore_data_skip):
             raise DataError(
                 f"resume_from_checkpoint: step {state.global_step} is after the first pass of a stream, whose length "
-                "is unknown; set ignore_data_skip=True to begin it again"
+                "is unknown; set ignore_data_skip=True to start again from its first row"
             )
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -37,7 +37,6 @@ from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mask
 from dair_hf.data.checks import columns_of, no_pairs, require_pairs
 from dair_hf.data.collator import (
-    FOREST,
     LABELS,
     LAYOUT,
     PADDING_ROW,
@@ -206,7 +205,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         if sample_loss is None:
             name = type(base_model_of(self.model)).__name__
             logger.info(f"sample_loss={self.sample_loss_name!r}, derived from {name}")
-        refuse_unsupported(args, self.sample_loss, objective, self.model)
+        refuse_unsupported(args, self.sample_loss, objective, self.model, augmenter)
         self.generates = self._answers_in_text()
         base = getattr(data_collator, "base_collator", data_collator) or default_data_collator
         self._text_rows = TextRows(
@@ -373,7 +372,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         if self.accelerator.ddp_handler is not None:
             self.accelerator.ddp_handler.broadcast_buffers = self.args.ddp_broadcast_buffers is not False
         refuse_unsupported_launch(self.args, self.train_dataset, self.compute_loss_func, self.model)
-        refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.model)
+        refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.model, self.augmenter)
         self._sums = None
         self._finiteness.held.clear()
         self.lambda_control.reset()
@@ -556,14 +555,14 @@ class DAIRTrainer(PairEvaluationTrainer):
         gather_results(lambda: check_targets(self.model, originals, refuse=self.generates))
 
     def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
-        """Return a batch with the partners of the augmenter, without the layout and trees of the batch before."""
+        """Return a batch with the partners of the augmenter, without the layout of the batch before."""
         assert self.augmenter is not None
         seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
         key = (seed, "augmenter", self.state.global_step, self.accelerator.process_index, number)
         with self.compute_loss_context_manager():
             prepared, generator = self._prepare_inputs(batch), generator_for(self.args.device, *key)
             augmented = self.augmenter(self.model, prepared, generator)
-        return {name: values for name, values in augmented.items() if name not in (LAYOUT, FOREST)}
+        return {name: values for name, values in augmented.items() if name != LAYOUT}
 
     # ---- checkpoints ----
 

@@ -12,10 +12,10 @@ import pyarrow
 import pyarrow.compute
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
-from dair_hf.data.collator import FOREST, LABELS, VIEW_MASK
+from dair_hf.data.collator import LABELS, VIEW_MASK
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
-from dair_hf.trees.forest import build_forest, cut_where_least_is_shared, pad_right, prefix_table
+from dair_hf.trees.forest import FOREST, build_forest, cut_where_least_is_shared, pad_right, prefix_table
 
 CLASSES = 64  # fewest classes of sizes; groups of one class exchange their places every epoch
 FULL = 0.9  # share of the budget that batches should use
@@ -31,7 +31,7 @@ class ForestCollator:
         self.nodes_at_once = nodes_at_once
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Collate rows and build their trees, which rows without labels have not."""
+        """Collate rows, and build their trees if they have labels."""
         batch = self.collator([{name: row[name] for name in row if name != self.column} for row in rows])
         if VIEW_MASK not in batch or LABELS not in batch:
             return batch

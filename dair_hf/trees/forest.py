@@ -23,6 +23,7 @@ from dair_hf.data.batch_layout import TargetRule, view_mask
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
+FOREST = "forest"  # key of the `Forest` of a batch
 BLOCK = 128  # nodes of a block of FlexAttention
 # On a GPU, kernels are planned or compiled for every size, so that there are few: numbers of sequences, or blocks of a
 # single one, between a power of two and the next.

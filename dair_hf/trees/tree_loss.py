@@ -13,14 +13,14 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from dair_hf.data.batch_layout import view_mask
-from dair_hf.data.collator import FOREST, LABELS
+from dair_hf.data.collator import LABELS
 from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.model_state import evaluation_mode, single_precision
 from dair_hf.losses.per_sample import full_precision
 from dair_hf.losses.target_logits import logits_at
 from dair_hf.trees.attention import DENSE_NODES, attention_inputs, text_config
-from dair_hf.trees.forest import Forest, TokenTree, token_trees
+from dair_hf.trees.forest import FOREST, Forest, TokenTree, token_trees
 
 INPUTS = {"input_ids", "attention_mask", LABELS}
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}  # layers of transformers compute in float32 in part

@@ -86,7 +86,7 @@ def test_numbers_that_stay() -> None:
     assert NumberAugmenter("n1 * n2 + n3 * n4", keep=r"\d+").partner(question, "34", "0").reason == NO_NUMBERS
 
 
-@pytest.mark.parametrize("hours", ["3 1/2", "3-1/2", "3 and 1/2", "3½", "3 ½"])
+@pytest.mark.parametrize("hours", ["3 1/2", "3-1/2", "3 and 1/2", "3½", "3 ⅔"])
 def test_mixed_numbers_stay(hours: str) -> None:
     assert [number for number in find_numbers(f"Work {hours} hours.") if not number.is_fixed] == []
 
@@ -110,7 +110,9 @@ def test_equal_numbers_change_together() -> None:
         ("He runs twice for 2 days, 9 miles each.", "<<9*2=18>>18 #### 18", "has the value of one that stays"),
         ("Fifteen cost 15 each.", "<<15*15=225>>225 #### 225", "has the value of one that stays"),
         ("He has twenty-five and 25.", "<<25+25=50>>50 #### 50", "has the value of one that stays"),
+        ("Two hundred pay 200 each.", "<<200*200=40000>>40000 #### 40000", "has the value of one that stays"),
         ("For 3 1/2 hours, 3 days.", "<<3.5*3=10.5>>10.5 #### 10.5", "has the value of one that stays"),
+        ("For 3½ hours, 3 days.", "<<3.5*3=10.5>>10.5 #### 10.5", "has the value of one that stays"),
         ("He has 24 and 48.", "<<48/2=24>>24 #### 24", "a result has the value of a number"),
         ("He has 10, 5 and 20.", "<<10-4=6>>6 <<5+1=6>>6 <<20-6=14>>14 #### 14", "two steps have the same result"),
         ("He has 8 and 9.", "<<2+3=5>>5 #### 5", "no step uses a number of the question"),

@@ -280,11 +280,19 @@ def test_answers_made_elsewhere_are_evaluated_as_those_of_the_model(
 
 @pytest.mark.parametrize(
     ("label", "given"),
-    [(1.0, (1, "1")), (1.0, (1.0, 1)), (0.5, (0.5, "0.5")), (True, (True, "true")), (1, ("yes", "yes"))],
+    [
+        (1.0, (1, "1.0")),
+        (1.0, (1.0, "1")),
+        (0.5, (0.5, "0.5")),
+        (True, (True, "true")),
+        (False, ("False", "false")),
+        (1, ("yes", "yes")),
+        (1, ("1", 1)),
+    ],
 )
 def test_answers_name_a_class_as_json_or_its_names_do(tmp_path: Path, label: Any, given: tuple[Any, Any]) -> None:
     pairs = Dataset.from_list([{"text": "a", "label": label, "augmented_text": "b"}])
-    if "yes" in given:
+    if type(label) is int:
         pairs = pairs.cast_column("label", ClassLabel(names=["no", "yes"]))
     pairs.save_to_disk(tmp_path / "pairs")
     answers = write(tmp_path / "a.jsonl", [{"row_id": "0", "view": v, "answer": a} for v, a in enumerate(given)])

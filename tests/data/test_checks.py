@@ -76,7 +76,7 @@ def test_data_without_pairs_are_refused(data: Any) -> None:
 @pytest.mark.parametrize("kind", ["rows", "stream", "epochs"])
 def test_training_on_data_without_pairs_fails_at_once_or_at_the_end_of_the_data(tmp_path: Path, kind: str) -> None:
     data = {"rows": ALONE, "stream": ALONE.to_iterable_dataset(), "epochs": EpochPairs(lambda epoch: ALONE)}[kind]
-    settings = {"max_steps": 2, "num_train_epochs": 1}
+    settings = {"max_steps": 5, "num_train_epochs": 1}  # two are an epoch
     made = tiny.trainer(tmp_path, "gpt2", data, **settings)
     with pytest.raises(DataError, match="method='dair'"):
         made.train()

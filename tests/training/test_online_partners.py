@@ -16,8 +16,7 @@ from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.collator import add_partners
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.tensor_pairs import TensorPairs
-from tests.fixtures import points, tiny
-from tests.fixtures.dialog_rows import dialog_rows
+from tests.fixtures import points
 
 X, PARTNERS, LABELS = points.points(15)
 ORIGINALS = TensorPairs({"x": X, "labels": LABELS})
@@ -52,16 +51,6 @@ def test_online_partners_replace_those_in_the_data(tmp_path: Path) -> None:
     has_both = trainer(tmp_path / "a", shifted, points.pairs(15))
     has_none = trainer(tmp_path / "b", shifted)
     assert torch.equal(points.trained(has_both), points.trained(has_none))
-
-
-def test_online_partners_replace_those_in_prefix_trees(tmp_path: Path) -> None:
-    def repeated(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        return add_partners(batch, {"input_ids": batch["input_ids"][:, 0]})
-
-    data = dialog_rows(dialogs=2)
-    settings = {"sample_loss": "causal", "augmenter": repeated, "per_device_train_batch_size": 6}
-    rows = tiny.trained(tmp_path, "gpt2", data, **settings)
-    assert tiny.distance(rows, tiny.trained(tmp_path, "gpt2", data, **settings, share_prefixes="dialogue_id")) < 1e-10
 
 
 def test_the_update_does_not_depend_on_micro_batches(tmp_path: Path) -> None:

@@ -243,7 +243,11 @@ def test_a_run_without_targets_or_pairs_ends_with_its_first_epoch(
 def test_a_stream_is_not_resumed_after_its_first_pass(tmp_path: Path) -> None:
     rows = points.rows_of(points.pairs(8)).to_iterable_dataset()
     settings = {"per_device_train_batch_size": 4, "max_steps": 4, "save_strategy": "steps", "save_steps": 1}
+    settings["lr_scheduler_type"] = "constant"  # others follow the length of the run
+    points.trainer(tmp_path, rows, **{**settings, "max_steps": 1}).train()  # a shorter run, which is trained on
+    longer = points.trained(points.trainer(tmp_path, rows, **settings), resume=tmp_path / "checkpoint-1")
     whole = points.trained(points.trainer(tmp_path, rows, **settings))
+    assert torch.equal(whole, longer)
     for step in (1, 2):  # the second is the last of the first pass
         resumed = points.trained(points.trainer(tmp_path, rows, **settings), resume=tmp_path / f"checkpoint-{step}")
         assert torch.equal(whole, resumed)

@@ -93,6 +93,7 @@ def test_lists_of_rows_and_workers(tmp_path: Path) -> None:
         ({"dataloader_drop_last": True}, "dataloader_drop_last"),
         ({"share_prefixes": "dialog"}, "share_prefixes"),
         ({"train_dataset": list(dialog_rows())}, "share_prefixes"),
+        ({"augmenter": lambda model, batch, generator: batch}, "augmenter"),
     ],
 )
 def test_settings_that_cannot_be_combined(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

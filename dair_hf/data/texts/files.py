@@ -23,10 +23,10 @@ from dair_hf.io.records import PARQUET, is_hub_id, load_records, require_pairs_f
 
 JSON_LINES, CSV = ".jsonl", ".csv"
 SAVED = ("state.json", "dataset_dict.json")  # in folders of `save_to_disk`; others are laid out as on the Hub
-GROUP_COLUMNS = ("dialogue_id", "original_id")  # that stand for a group of rows, if the data have one
 # Columns of CSV files whose cells are texts, even if they look like numbers.
-TEXTS = {ROW_ID, *GROUP_COLUMNS} | {column for form in FORMS for column in form.columns} - {LABEL}
+TEXTS = {ROW_ID} | {column for form in FORMS for column in form.columns} - {LABEL}
 WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
+# A float does not hold 19 digits.
 NUMBER = re.compile(r"-?(?!\d{19})((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,12 +47,14 @@ class TextForm:
         return (*self.inputs, *self.optional)
 
     def text_of(self, answer: Any, feature: Any = None) -> str:
-        """Return an answer as text: the name in a `ClassLabel`, true as in JSON, and a label of 1.0 as 1."""
+        """Return an answer as text; a label in one spelling: its name in a `ClassLabel`, else as in JSON, 1 for 1.0."""
+        text = str(answer)
+        if self.target != LABEL:
+            return text
         if isinstance(feature, ClassLabel):
-            return str(feature.int2str(answer))
-        if self.target == LABEL and isinstance(answer, float) and answer.is_integer():
-            answer = int(answer)
-        return str(answer).lower() if isinstance(answer, bool) else str(answer)
+            is_number = text.isdecimal() and (isinstance(answer, int) or text not in feature.names)
+            return str(feature.names[int(text)]) if is_number and int(text) < len(feature.names) else text
+        return text.lower() if text in ("True", "False") else re.sub(r"^(-?\d+)\.0$", r"\1", text)
 
     def __str__(self) -> str:
         return " and ".join(self.needed)

@@ -252,7 +252,7 @@ class PairLoss:
             scaled = [
                 loss(SimpleNamespace(logits=outputs.logits * scale), labels) for loss, outputs, labels in forwards
             ]
-            return torch.cat(scaled)
+            return full_precision(torch.cat(scaled))
 
         all_losses = losses[0] if len(losses) == 1 else torch.cat(losses)
         logits = torch.cat([outputs.logits for _, outputs, _ in forwards]) if needs_logits else None

@@ -23,9 +23,9 @@ class PairMixin:
 
     Rows are as for `DAIRTrainer`, with the columns that the trainer's collator reads. A `PairCollator` wraps it: both
     views of a row stay together. A step runs the views that exist as one batch, whose losses `dair_loss`
-    combines, and divides by the rows of the whole optimizer step, over all micro-batches and ranks. Of several ranks,
-    `accelerate` repeats rows in the last batch of an epoch, as in any trainer. Evaluation is the trainer's own, on the
-    originals.
+    combines, and divides by the rows of the whole optimizer step, over all micro-batches and ranks. With several
+    ranks, `accelerate` repeats rows in the last batch of an epoch, as in any trainer. Evaluation is the trainer's own,
+    on the originals.
 
     Args:
         *args: As in the trainer.

@@ -312,7 +312,7 @@ def test_losses_in_half_precision_are_combined_in_full(tmp_path: Path) -> None:
         return cross_entropy(outputs, labels).bfloat16()
 
     found = PairLoss(config(tmp_path), halved)(Recorder(), classes(*MIXED), with_partners=True)
-    assert found.losses.dtype == found.terms.consistency.dtype == torch.float32
+    assert found.losses.dtype == found.losses_at_scale(torch.ones(())).dtype == torch.float32
 
 
 def padded_batch(left: bool, with_mask: bool = True) -> dict[str, Any]:
