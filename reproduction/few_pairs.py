@@ -34,7 +34,7 @@ MODELS = {
 SHARES = (10, 30, 100)
 OWN = "DA, own weight"  # DA-ERM whose partners have the weight that is best on the dev split
 DAIR_OWN, AUTO_OWN = "DAIR, DA's weight", "auto, DA's weight"  # with that weight
-# Heading -> method, and the ends of the folders that may hold its runs.
+# Heading -> method, and the suffixes of the folders that may hold its runs.
 RUNS = {
     "ERM": ("erm", "/final"),
     "DA-ERM": ("da", "/final"),
@@ -66,8 +66,10 @@ CONFIRMED_RUNS = {
     "auto": ("dair", "/auto"),
     DAIR_OWN: ("dair", "/weight_dair"),
 }
-# Folder -> its runs, and the tests against `OWN` that were planned before (PREREGISTRATION.md, CONFIRMATION.md): the
-# primary one, then those that share Holm's correction.
+TRACKER = "woz2_smollm2"
+TRACKER_RUNS = {"ERM": ("erm", "/erm"), OWN: ("da", "/da"), "DAIR": ("dair", "/dair")}
+# Folder -> its runs, and the preregistered tests against `OWN` (PREREGISTRATION.md, CONFIRMATION.md): the primary one,
+# then those that share Holm's correction.
 PLANS: Mapping[str, tuple[Mapping[str, Sequence[str]], list[tuple[str, str]]]] = {
     PLANNED: (
         RUNS,
@@ -89,6 +91,10 @@ PLANS: Mapping[str, tuple[Mapping[str, Sequence[str]], list[tuple[str, str]]]] =
             ("DAIR", "both_correct"),
             ("auto", "both_correct"),
         ],
+    ),
+    TRACKER: (
+        TRACKER_RUNS,
+        [("DAIR", key) for key in ("both_correct", "original_accuracy", "augmented_accuracy_pairs", "cm")],
     ),
 }
 DIALOGS = "woz2"
@@ -278,7 +284,9 @@ def _runs_of(folder: Path, ends: Mapping[str, Sequence[str]] = RUNS) -> dict[str
 
 
 def _means(runs: Sequence[Record], folder: Path) -> list[str]:
-    return [f"{statistics.fmean(_values(runs, key, folder).values()):.3f}" for key in METRICS]
+    of_states = [key.replace("accuracy", "joint_goal_accuracy") for key in METRICS]
+    keys = METRICS if "original_accuracy" in runs[0].content["metrics"] else of_states
+    return [f"{statistics.fmean(_values(runs, key, folder).values()):.3f}" for key in keys]
 
 
 def _differences(runs: Mapping[str, Sequence[Record]], name: str, baseline: str) -> Mapping[str, Any]:

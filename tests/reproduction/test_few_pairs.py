@@ -21,6 +21,7 @@ from reproduction.few_pairs import (
     PLANS,
     PRETRAINED,
     REVIEWS,
+    TRACKER,
     _differences,
     _p_text,
     _p_value,
@@ -81,6 +82,7 @@ PLANNED = {
     "counterfactual_sentiment/bag_of_words_30_confirmed": [
         "DAIR, DA's weight both", "DAIR, DA's weight originals", "DAIR, DA's weight partners", "DAIR both", "auto both",
     ],
+    "woz2_smollm2": ["DAIR both", "DAIR originals", "DAIR partners", "DAIR CM"],
 }  # fmt: skip
 
 
@@ -92,12 +94,14 @@ def test_planned_tests_are_those_of_the_records(experiment: str) -> None:
     assert [row[0] for row in rows] == ["primary"] + ["secondary"] * (len(rows) - 1)
     assert [f"{row[1].removesuffix(f' - {OWN}')} {row[2]}" for row in rows] == PLANNED[experiment]
     keys = {title: key for key, title in METRICS.items()}
+    if experiment == TRACKER:
+        keys |= {"originals": "original_joint_goal_accuracy", "partners": "augmented_joint_goal_accuracy_pairs"}
     for _, difference, metric, value, _ in rows:
         ours, theirs = (
             {r.content["seed"]: r.content["metrics"][keys[metric]] for r in runs[side]}
             for side in (difference.removesuffix(f" - {OWN}"), OWN)
         )
-        assert ours.keys() == theirs.keys() and len(ours) >= 5
+        assert ours.keys() == theirs.keys() and len(ours) >= (2 if experiment == TRACKER else 5)
         mean = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
         assert float(value.strip("*").partition(" ")[0]) == pytest.approx(mean, abs=0.0006)
     primary, *others = (_p_value(_differences(runs, name, OWN)[key]) for name, key in PLANS[experiment][1])
