@@ -39,5 +39,5 @@ def compare_methods(
     options += [f"--model_name_or_path={model}", f"--pairs={pairs}", f"--output_dir={output}"]
     options += [f"--num_train_epochs={epochs}"] if epochs else []
     options += [f"--group={group}"] if group else []
-    context.args = [*options, *context.args]  # behind the seeds, to which the words of --seeds 1 2 3 would add
+    context.args = [*options, *context.args]  # after the seeds, or 2 and 3 of --seeds 1 2 3 would be some
     train(context, "compare_pairs")
