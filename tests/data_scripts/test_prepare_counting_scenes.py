@@ -86,16 +86,3 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
         mark.write_text(content)
         with pytest.raises(DataError, match=re.escape(said)):
             load_vqa(config, settings, tmp_path / "unused")
-
-
-def test_errors_are_one_line_and_leave_no_files(tmp_path: Path) -> None:
-    for arguments, named in (
-        (("--test_scene", 3), "--test_scene"),
-        (("--train_scenes", 0), "train_scenes=0"),
-        (("--test_scenes", 1), "(cv)"),
-    ):
-        done = run(*SMALL, *arguments, "--output", tmp_path / "scenes")
-        assert (done.returncode, done.stdout) == (2, "")
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert named in line
-        assert list(tmp_path.iterdir()) == []

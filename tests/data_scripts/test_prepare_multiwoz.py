@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 from data_scripts.downloads import dialog_files
-from tests.data_scripts.scripts import ROOT, Done, mirror_path, run_script, served
+from tests.data_scripts.scripts import ROOT, Done, run_script
 from tests.dialog.readers import test_woz2
 from tests.fixtures.dialogs import write_multiwoz21, write_sgd
 
@@ -137,28 +136,6 @@ def test_files_of_the_user_are_kept_and_own_output_is_replaced_on_request(tmp_pa
     (out / "report.json").write_text("{}")
     assert run("--source", raw, "--output", out, "--overwrite").returncode == 0
     assert digests(tmp_path).keys() == before.keys() and json.loads((out / "report.json").read_text()) != {}
-
-
-@pytest.fixture
-def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Local server with the paths of the public repository and small files, and its folder."""
-    root = tmp_path / "mirror"
-    files = {file.name: mirror_path(root, file) for file in dialog_files("2.2", "dev", "http://mirror")}
-    shutil.copy(FIXTURES / "dev" / "dialogues_001.json", files["dev/dialogues_001.json"])
-    files["dev/dialogues_002.json"].write_text("[]")
-    shutil.copy(FIXTURES / "schema.json", files["schema.json"])
-    with served(root) as host:
-        yield host, root
-
-
-def test_a_download_that_differs_from_its_checksum_is_refused(tmp_path: Path, mirror: tuple[str, Path]) -> None:
-    host, _ = mirror  # its schema.json is not the published one, whose checksum is known
-    downloads = tmp_path / "down"
-    done = run("--download", "--split", "dev", "--source", downloads, "--output", tmp_path / "out", "--host", host)
-    assert done.returncode == 2
-    assert "schema.json: " in done.stderr and "received" in done.stderr
-    assert list(downloads.iterdir()) == []
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.realdata

@@ -92,15 +92,6 @@ def test_names_of_another_version_and_broken_files_are_refused(tmp_path: Path) -
         load_dialogs(DialogConfig("multiwoz", data, str(path), train_split="val", pretrain={"max_steps": 1}))
 
 
-def test_one_line_errors(tmp_path: Path) -> None:
-    source = write(tmp_path / "sgd", train="Oak", dev="oak", test="Fir")
-    for arguments, message in [(("--source", tmp_path / "absent"), "absent"), (("--source", source), "'dev'")]:
-        done = run(*arguments, "--output", tmp_path / "bank.json")
-        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-        assert done.stderr.startswith("error: ") and message in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["sgd"]
-
-
 def test_only_names_of_an_earlier_call_are_overwritten(tmp_path: Path) -> None:
     source, path = write(tmp_path / "sgd", train="Oak", dev="Ash", test="Fir"), tmp_path / "names.json"
     for text in ('{"mine": 1}', '{"train": [1]}', '{"removed": 1, "test": {"hotel": ["Oak"]}}', "[]", "x = 1"):

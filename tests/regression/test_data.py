@@ -23,7 +23,6 @@ from dair_hf.regression.data import (
     regression_evaluation_pairs,
     regression_train_pairs,
 )
-from dair_hf.regression.linear import RobustLossConfig
 
 
 def parts(rows: int = 6, tests: int = 4, features: int = 3) -> dict[str, Any]:
@@ -208,27 +207,6 @@ def test_without_the_feature_there_are_no_partners(data: RegressionData) -> None
         batch = pairs.__getitems__([0, 1])
         assert batch["features"].shape == (2, 1, 3)
         assert not pairs.partner_mask.any()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"noise_share": 1.5},
-        {"noise_share": float("nan")},
-        {"validation_share": 1.0},
-        {"augmented_feature": "zero"},
-    ],
-    ids=str,
-)
-def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=next(iter(settings))):
-        RegressionConfig(**settings)
-
-
-@pytest.mark.parametrize("settings", [{"loss": "l1"}, {"consistency": "row"}])
-def test_bad_settings_of_losses_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=next(iter(settings))):
-        RobustLossConfig(**settings)
 
 
 def test_the_configured_files_are_read(tmp_path: Path) -> None:

@@ -23,18 +23,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return counterfactuals.write(tmp_path_factory.mktemp("cad"), counterfactuals.files(SIZES))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"task": "qa"}, {"model_kind": "cnn"}, {"task": "nli", "revisions": "all"}, {"pair_share": 1.5},
-        {"pair_share": 0.0}, {"min_count": 0},
-    ],
-)  # fmt: skip
-def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=list(settings)[-1]):
-        TextConfig("cad.zip", **settings)
-
-
 def test_pretrained_models_need_a_name_and_others_refuse_it() -> None:
     named = ModelConfig(model_name_or_path="some/model")
     assert TextConfig("cad.zip", model_kind="pretrained").complete(named) is named

@@ -23,12 +23,10 @@ from transformers import (
     Seq2SeqTrainingArguments,
     TrainerCallback,
 )
-from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from dair_hf import PairCollator, TensorPairs
-from dair_hf.data.batch_layout import LayoutCollator, trained_partners
+from dair_hf.data.batch_layout import LayoutCollator
 from dair_hf.data.collator import count_positions
-from dair_hf.losses.objective import LOSS_REGULARIZERS, pair_slopes
 from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
 from dair_hf.pair_report.history import PairHistory
 from dair_hf.training.forward.pair_loss import PairLoss
@@ -291,36 +289,3 @@ def test_a_step_on_classes_reads_no_tensor_values(
     assert not found
     batch = LayoutCollator(lambda rows: made, pair_loss.target_rule)([])
     assert_nothing_is_read(pair_loss, Scores(), batch)
-
-
-# ---- torch.compile ----
-
-
-@pytest.mark.parametrize("settings", [{}, {"method": "da", "normalization": "token"}])
-def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """From the logits of flattened views to the objective and the logged sums."""
-    args = tiny.config(tmp_path, **settings)
-    pair_loss = PairLoss(args, seq2seq_nll)
-    labels = torch.tensor([[[5, 6], [7, -100]], [[4, 4], [8, 9]]])
-    batch = {"labels": labels, "attention_mask": labels.ne(6), "view_mask": torch.ones(2, 2, dtype=torch.bool)}
-    counts = pair_loss.count(batch)
-    logits = torch.randn(4, 2, tiny.VOCAB, generator=torch.Generator().manual_seed(0))
-
-    def step(logits: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        losses = seq2seq_nll(Seq2SeqLMOutput(logits=logits), batch["labels"].flatten(0, 1)).view(2, 2)
-        mask, targets = batch["view_mask"], pair_loss.target_rule.counts(batch)
-        losses, partners = losses.masked_fill(targets == 0, 0.0), trained_partners(targets)
-        terms, slopes = (
-            pair_loss.terms_of_losses(losses, partners),
-            pair_slopes(losses, partners, LOSS_REGULARIZERS["sq"]),
-        )
-        gradients = root_gradients(losses, terms, slopes, args)
-        filled = count_positions(batch, mask)
-        lowest, original = lowest_slopes(slopes, terms), mask[:, 0]
-        sums = sum_terms(terms, targets[:, 0], original, counts, args, 0.5, lowest, gradients, original, filled)
-        return pair_loss.objective(terms, counts, 0.5), sums
-
-    expected = step(logits, batch)
-    found = torch.compile(step, fullgraph=True, backend="eager")(logits, batch)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert expected[0] > 0

@@ -226,6 +226,7 @@ def test_the_console_shows_the_main_values_and_the_log_keeps_all(
         return made.state.log_history, [line for line in capsys.readouterr().out.splitlines() if "epoch" in line]
 
     history, lines = trained(dair_lambda=1.0)
+    assert all(type(value) in (int, float) for log in history for value in log.values())  # trackers drop others
     first, evaluated = history[0], next(log for log in history if "eval_loss" in log)
     keys = "loss", "loss_original", "loss_augmented", "consistency", "dair_lambda", "learning_rate", "epoch"
     assert re.findall(r"[-\d.e]*\d", lines[0]) == [f"{first[key]:.3g}" for key in keys]  # one value each, in this order

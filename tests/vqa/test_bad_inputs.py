@@ -18,7 +18,6 @@ from dair_hf.vqa.data import VQAConfig
 from dair_hf.vqa.inputs.processors import GeneratorCollator
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.pretrained import one_row_per_image
-from dair_hf.vqa.models.saaa import SAAAConfig
 from dair_hf.vqa.pairs import edit_pairs, expand_edits
 from dair_hf.vqa.readers.reading import read_edits, read_vqa
 from dair_hf.vqa.readers.records import read_records
@@ -34,20 +33,14 @@ FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        (VQAConfig, {"source": "coco"}),
-        (VQAConfig, {"answers": 0}),
         (VQAConfig, {"source": "files"}),
         (VQAConfig, {"source": "files", **FOLDERS, "edits": None}),
         (VQAConfig, {"source": "files", **FOLDERS, "scene_folder": "scenes"}),
         (VQAConfig, {"questions": "q", "images": ["i"]}),  # trains on scenes
-        (NetworkConfig, {"features_dtype": "int8"}),
-        (NetworkConfig, {"backbone_scenes": 0}),
         (NetworkConfig, {"saaa": {"hidden": 8}}),
         (NetworkConfig, {"saaa": {"num_labels": 8}}),
         (NetworkConfig, {"saaa": {"hidden_size": "8"}}),
         (NetworkConfig, {"saaa": {"dropout": 1}}),
-        (SAAAConfig, {"dropout": 1.0}),
-        (SAAAConfig, {"vocab_size": 0}),
         (SceneConfig, {"train_scenes": 1_000_001}),
     ],
     ids=str,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +85,6 @@ def test_rows_by_hand(tmp_path: Path) -> None:
     assert (report.dialogues, report.turns, report.states) == (1, 2, 2)
     assert report.skipped == {"span outside the text": 1}
     assert report.normalized["value that the schema does not list, kept"] == 1
-
-
-def test_zip_of_a_split_gives_equal_rows(tmp_path: Path) -> None:
-    expected = read_sgd(write(tmp_path, "test", [dialogue()]), "test")[0].to_list()
-    assert read_sgd(tmp_path / "test")[0].to_list() == expected
-    shutil.make_archive(str(tmp_path / "test"), "zip", tmp_path, "test")
-    shutil.rmtree(tmp_path / "test")
-    assert read_sgd(tmp_path, "test")[0].to_list() == expected
-    assert read_sgd(tmp_path / "test.zip")[0].to_list() == expected
 
 
 def test_banks_share_no_name(tmp_path: Path) -> None:

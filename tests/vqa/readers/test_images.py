@@ -12,10 +12,7 @@ import pytest
 from PIL import Image
 
 from dair_hf.errors import DataError
-from dair_hf.io import file_values
-from dair_hf.vqa.readers import images as image_files
-from dair_hf.vqa.readers.images import ImageFolder, load_image, verified_images
-from tests.fixtures.ranks import on_ranks
+from dair_hf.vqa.readers.images import ImageFolder, load_image
 
 
 def touch(folder: Path, *names: str) -> Path:
@@ -168,33 +165,3 @@ def test_unreadable_images_are_found(damaged: Path) -> None:
     assert list(found) == paths(damaged, 1, 2, 3, 4, 5)
     assert all(found.values())
     assert images.unreadable(paths(damaged, 9)) == {}
-
-
-def test_unchanged_image_is_decoded_once(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[str] = []
-    decode = image_files._decoding_problem
-    monkeypatch.setattr(image_files, "_decoding_problem", lambda path: decoded.append(Path(path).name) or decode(path))
-    monkeypatch.setattr(file_values, "CLOCK_TICK_NS", -(10**12))
-    good, record = damaged / "000000000009.jpg", damaged / "verified.json"
-    for _ in range(2):
-        images = ImageFolder(damaged, verified=verified_images(record))
-        assert list(images.unreadable(paths(damaged, 9, 1, 2))) == paths(damaged, 1, 2)
-    assert decoded.count(good.name) == 1
-    assert "000000000001" not in record.read_text()
-    good.write_bytes(good.read_bytes()[:100])
-    assert list(ImageFolder(damaged, verified=verified_images(record)).unreadable([str(good)])) == [str(good)]
-
-
-def test_processes_share_the_decoding(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good, ids = (damaged / "000000000009.jpg").read_bytes(), range(11, 16)
-    for number in ids:
-        (damaged / f"{number:012d}.jpg").write_bytes(good)
-    decoded: list[str] = []
-    decode = image_files._decoding_problem
-    monkeypatch.setattr(
-        image_files, "_decoding_problem", lambda path: decoded.append(Path(path).stem.lstrip("0")) or decode(path)
-    )
-    folders = [ImageFolder(damaged) for _ in range(2)]
-    found = on_ranks(monkeypatch, 2, lambda rank: list(folders[rank].unreadable(paths(damaged, *ids, 3))))
-    assert found == [paths(damaged, 3)] * 2
-    assert sorted(name for name in decoded if name != "3") == [str(number) for number in ids]
