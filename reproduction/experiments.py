@@ -38,7 +38,7 @@ REMOVED_SETTINGS: dict[str, dict[str, Any]] = {
         "sprites": "shapes", "sprite_folder": None, "edits_per_scene": 2, "scene_size": 64, "scene_grid": 4,
         "most": 4, "co_occurrence": 0.9, "language_prior": 0.5, "scene_seed": 0,
     },
-    "network": {"train_backbone": False},
+    "network": {"train_backbone": False, "pretrained_model": None},
     # Of models that do not generate, of accuracies, and of runs with a number as lambda; the defaults were others.
     "training": {
         "lambda_scheduler_type": "constant", "predict_with_generate": False, "greater_is_better": True,

@@ -73,6 +73,8 @@ def columns_of(data: Any) -> list[str] | None:
     if isinstance(data, (list, tuple)):
         return list(dict.fromkeys(name for row in data for name in row)) if _holds_rows(data) else None
     columns = getattr(data, "column_names", None)
+    if isinstance(data, datasets.Dataset) and not data.format["output_all_columns"]:
+        columns = data.format["columns"]  # rows lack the others
     return list(columns) if columns else None
 
 
@@ -88,7 +90,7 @@ def _has_pair(data: Any, known: Collection[str]) -> bool | None:
         return None if any(map(is_augmented, data.column_names)) else False
     if not isinstance(data, datasets.Dataset) or is_transformed(data):
         return None
-    names = [name for name in data.column_names if is_augmented(name) and name in known]
+    names = [name for name in columns_of(data) or () if is_augmented(name) and name in known]
     tables = data.select_columns(names).with_format("arrow").iter(batch_size=1000) if names else ()
     return any(table[name].null_count < len(table) for table in tables for name in names)
 

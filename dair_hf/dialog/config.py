@@ -57,10 +57,6 @@ class DialogConfig(Settings):
 
     Raises:
         DataError: A setting is out of range, would have no effect, or a folder that the source needs is missing.
-
-    Example:
-        >>> DialogConfig().source
-        'demo'
     """
 
     source: Literal["demo", "multiwoz", "sgd", "woz2"] = field(

@@ -29,12 +29,7 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
 
 
 def end_tokens(config: GenerationConfig) -> set[int]:
-    """Return the tokens that end an answer.
-
-    Example:
-        >>> end_tokens(GenerationConfig(eos_token_id=[2, 5]))
-        {2, 5}
-    """
+    """Return the tokens that end an answer."""
     end = config.eos_token_id
     return set(end) if isinstance(end, list) else set() if end is None else {end}
 

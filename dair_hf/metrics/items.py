@@ -53,12 +53,7 @@ class Item(NamedTuple):
 
 
 def read_item(fields: Mapping[str, Any], value: Any, where: str) -> Item:
-    """Return a value with the ids that the fields of its item hold.
-
-    Example:
-        >>> read_item({"row_id": "A/0", "variant": "augmented"}, True, "p:1")
-        Item(value=True, where='p:1', row_id='A/0', view=1, dialogue='A', cluster=None)
-    """
+    """Return a value with the ids that the fields of its item hold."""
     dialogue, turn = fields.get("dialogue_id"), fields.get("turn_id")
     row_id = next((fields[key] for key in ("question_id", "row_id", "id") if fields.get(key) is not None), None)
     if row_id is None:
@@ -159,12 +154,7 @@ _ID_KEYS = ("row_id", "id", "dialogue_id", "turn_id")
 
 
 def read_turns(items: Iterable[Any], kind: str) -> list[Item]:
-    """Read "predictions" or "references" in any accepted shape; the value of each is a `Belief`.
-
-    Example:
-        >>> read_turns([{"row_id": "A/0", "state": {"hotel-area": "east"}}], "predictions")[0].value.state
-        {'hotel-area': ('east',)}
-    """
+    """Read "predictions" or "references" in any accepted shape; the value of each is a `Belief`."""
     return [_read_turn(item, f"{kind}[{index}]", kind) for index, item in enumerate(items)]
 
 

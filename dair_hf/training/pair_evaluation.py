@@ -64,6 +64,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     lambda_control: LambdaControl
     _finiteness: FinitenessCheck
     _text_rows: TextRows
+    _has_labels = False  # whether the run trained on labels
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,6 +79,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         self._answered: Any = None  # rows to which answers are generated
         self._answers: Tensor | None = None
         self._exists: Tensor | None = None
+        self._needs_no_labels = False
 
     @property
     def pair_loss(self) -> PairLoss:
@@ -123,7 +125,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         batch = self._prepare_inputs(inputs)
         exists, labels = view_mask(batch)[:, 0], batch.get(LABELS)
         loss = None
-        if labels is not None or self.sample_loss_name is None:
+        if labels is not None or self._needs_no_labels:
             with torch.no_grad(), self.compute_loss_context_manager():
                 outputs = self.pair_loss(model, batch, with_partners=True)
                 terms, targets, losses = outputs.terms, outputs.targets, outputs.losses
@@ -164,7 +166,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """Return the outputs for the originals of a batch that `Trainer` gathers as predictions."""
         from dair_hf.evaluation.prediction import output_of
 
-        originals = {name: v[:, 0] for name, v in batch.items() if isinstance(v, Tensor) and name != VIEW_MASK}
+        names = [name for name, values in batch.items() if isinstance(values, Tensor) and name != VIEW_MASK]
+        originals = {name: batch[name][:, 0].contiguous() for name in names}
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**self.pair_loss.model_inputs(originals)[0])
         return output_of(outputs, getattr(self.model, "config", None), ignore_keys)
@@ -184,6 +187,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         from dair_hf.evaluation.views import views_of
 
         self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
+        # A callable may need none.
+        self._needs_no_labels = self.sample_loss_name is None and description != "Prediction" and not self._has_labels
         if self.generates and not prediction_loss_only:
             answered = dataloader.dataset if self._answered is None else self._answered
             originals = views_of(held_rows(answered, self.args)).originals()

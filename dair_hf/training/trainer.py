@@ -114,8 +114,8 @@ class DAIRTrainer(PairEvaluationTrainer):
 
     Without partners, with `normalization="token"`, one micro-batch per step and one process, updates equal
     `Seq2SeqTrainer`'s bit for bit. With several micro-batches the same holds for models that take `num_items_in_batch`,
-    such as decoder-only models. For others (T5, BART) `Seq2SeqTrainer` averages the means of the micro-batches, so that
-    a token of a short micro-batch weighs more. The default, `normalization="pair"`, divides by rows instead of tokens.
+    such as decoder-only models. For others (T5, BART) `Seq2SeqTrainer` adds or averages the means of micro-batches, so
+    that a token of a short one weighs more. The default, `normalization="pair"`, divides by rows instead of tokens.
 
     Args:
         model: Model whose forward returns the inputs of the sample loss (`logits` for the named losses). Or its name on
@@ -182,6 +182,8 @@ class DAIRTrainer(PairEvaluationTrainer):
             eval_dataset = train_dataset.get("validation") if eval_dataset is None else eval_dataset
             train_dataset = train_dataset["train"]
         args = DAIRConfig("tmp_trainer") if args is None else args
+        if not isinstance(args, DAIRConfig):
+            raise DataError(f"args: expected a DAIRConfig, got {type(args).__name__}")
         model, processing_class = prepare_model(model, peft_config, processing_class, train_dataset, args.seed)
         self.evaluator: PairEvaluator | None = None
         if evaluator is not None:
@@ -284,13 +286,15 @@ class DAIRTrainer(PairEvaluationTrainer):
         return self._pair_loss
 
     def _answers_in_text(self) -> bool:
-        """Return whether predictions are generated: by `predict_with_generate`, or by the kind of model."""
+        """Return whether predictions are generated: by `predict_with_generate`, else by the kind of model."""
         generates, setting = can_generate(self.model), self.args.predict_with_generate
         if setting and not generates:
             name = type(base_model_of(self.model)).__name__
             raise DataError(f"predict_with_generate=True: expected a model that generates, got {name}")
+        if setting is not None:
+            return setting
         losses = {self.sample_loss_name, derived_sample_loss(self.model)}
-        return generates and not losses.isdisjoint(LANGUAGE_LOSSES) if setting is None else setting
+        return generates and not losses.isdisjoint(LANGUAGE_LOSSES) and self.preprocess_logits_for_metrics is None
 
     def _set_row_rules(self) -> None:
         name = self.sample_loss_name
@@ -548,7 +552,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             return
         from dair_hf.evaluation.target_tokens import check_targets
 
-        self._checked_targets = True
+        self._checked_targets, self._has_labels = True, LABELS in batch
         columns = {name: batch.get(name) for name in ("input_ids", LABELS)}
         originals = {name: values[:, 0] for name, values in columns.items() if isinstance(values, Tensor)}
         # On all ranks together, so that no rank waits for one that raised an error.
@@ -563,6 +567,14 @@ class DAIRTrainer(PairEvaluationTrainer):
             prepared, generator = self._prepare_inputs(batch), generator_for(self.args.device, *key)
             augmented = self.augmenter(self.model, prepared, generator)
         return {name: values for name, values in augmented.items() if name != LAYOUT}
+
+    def hyperparameter_search(
+        self, hp_space: Any = None, compute_objective: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Search as `Trainer` does, by a metric that is named: its default would add up all of them, counts too."""
+        if compute_objective is None:
+            raise DataError("compute_objective: expected one, such as lambda metrics: metrics['eval_both_correct']")
+        return super().hyperparameter_search(hp_space, compute_objective, *args, **kwargs)
 
     # ---- checkpoints ----
 

@@ -63,10 +63,12 @@ def test_all_kinds_of_data_sets_pass() -> None:
 
 ALONE = tiny.pairs("gpt2", 6, partner=lambda row: False)
 ORIGINALS = ALONE.select_columns(["row_id", "input_ids", "attention_mask", "labels"])
+HIDDEN = tiny.pairs("gpt2", 6).with_format("torch", columns=["input_ids", "attention_mask", "labels"])
 
 
 @pytest.mark.parametrize(
-    "data", [ALONE, ORIGINALS, list(ALONE), EpochPairs(lambda epoch: ORIGINALS), TensorPairs({"x": torch.ones(2)})]
+    "data",
+    [ALONE, ORIGINALS, HIDDEN, list(ALONE), EpochPairs(lambda epoch: ORIGINALS), TensorPairs({"x": torch.ones(2)})],
 )
 def test_data_without_pairs_are_refused(data: Any) -> None:
     with pytest.raises(DataError, match="^train_dataset: method='da'"):

@@ -101,7 +101,9 @@ LABEL = {"classifier": "label", "classifier with ids": "label_ids", "t5": "label
 def trainers(folder: Path, kind: str, settings: dict[str, Any], given: dict[str, Any]) -> list[tuple[Any, Calls]]:
     """Return a `DAIRTrainer` and a plain trainer, each with its calls of `compute_metrics`."""
     known, sequences = tiny.tokenizer(), LABEL[kind] == "labels"
-    args = tiny.config(folder, method="erm", normalization="token", predict_with_generate=False, **settings)
+    # With `preprocess_logits_for_metrics` nothing is generated.
+    generates = None if given else False
+    args = tiny.config(folder, method="erm", normalization="token", predict_with_generate=generates, **settings)
     fields = [name for name, field in DAIRConfig.__dataclass_fields__.items() if name not in OWN and field.init]
     plain = Seq2SeqTrainingArguments(**{name: getattr(args, name) for name in fields})
     collator = DataCollatorForSeq2Seq(known, model=None) if sequences else DataCollatorWithPadding(known)

@@ -8,10 +8,12 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
     BertConfig,
+    BertForMultipleChoice,
     DataCollatorWithPadding,
     ViTConfig,
     default_data_collator,
@@ -37,16 +39,18 @@ def test_answers_of_language_models_need_no_labels(tmp_path: Path) -> None:
         assert len(made.predict(rows).predictions) == 3
 
 
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
 def small(model: Any, folder: Path, **kwargs: Any) -> DAIRTrainer:
-    args = DAIRConfig(str(folder), use_cpu=True, report_to="none", per_device_eval_batch_size=2)
+    args = DAIRConfig(str(folder), use_cpu=True, report_to="none", per_device_eval_batch_size=2, max_steps=1)
     return DAIRTrainer(model, args, **kwargs)
 
 
 def test_classifiers_need_no_labels(tmp_path: Path) -> None:
     set_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     of_images = AutoModelForImageClassification.from_config(
-        ViTConfig(image_size=8, patch_size=4, num_channels=1, num_labels=3, **sizes)
+        ViTConfig(image_size=8, patch_size=4, num_channels=1, num_labels=3, **SIZES)
     ).eval()
     pixels = torch.rand(5, 1, 8, 8)
     rows = datasets.Dataset.from_dict({"pixel_values": pixels.tolist()})
@@ -55,7 +59,7 @@ def test_classifiers_need_no_labels(tmp_path: Path) -> None:
     assert found.label_ids is None
     with torch.no_grad():
         torch.testing.assert_close(torch.from_numpy(found.predictions), of_images(pixels).logits, rtol=0, atol=1e-5)
-    of_texts = AutoModelForSequenceClassification.from_config(BertConfig(vocab_size=tiny.VOCAB, num_labels=3, **sizes))
+    of_texts = AutoModelForSequenceClassification.from_config(BertConfig(vocab_size=tiny.VOCAB, num_labels=3, **SIZES))
     tokenizer = tiny.tokenizer()
     made = small(of_texts.eval(), tmp_path, processing_class=tokenizer)
     texts = datasets.Dataset.from_dict({"text": ["w4 w5", "w6"]})
@@ -64,6 +68,33 @@ def test_classifiers_need_no_labels(tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = of_texts(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     torch.testing.assert_close(torch.from_numpy(found.predictions), wanted, rtol=0, atol=1e-5)
+
+
+def weighted(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(outputs.logits, labels, torch.tensor([0.2, 0.3, 0.5]), reduction="none")
+
+
+def test_a_loss_of_labels_is_not_computed_without_them(tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_config(BertConfig(vocab_size=tiny.VOCAB, num_labels=3, **SIZES))
+    ids = {"input_ids": [[4, 5], [6, 7]], "augmented_input_ids": [[4, 6], [6, 8]]}
+    labeled = datasets.Dataset.from_dict({**ids, "labels": [0, 1], "augmented_labels": [1, 2]})
+    made = small(model, tmp_path, train_dataset=labeled, sample_loss=weighted)
+    unlabeled = datasets.Dataset.from_dict(ids)
+    before = made.predict(unlabeled)
+    made.train()
+    after = made.predict(unlabeled)
+    assert before.label_ids is after.label_ids is None and len(after.predictions) == 2
+    assert "eval_loss" not in made.evaluate(unlabeled) and "eval_loss" in made.evaluate(labeled)
+
+
+def test_each_choice_is_predicted(tmp_path: Path) -> None:
+    model = BertForMultipleChoice(BertConfig(vocab_size=tiny.VOCAB, **SIZES)).eval()
+    choices = torch.tensor([[[4, 5], [6, 7], [8, 9]], [[5, 4], [7, 6], [9, 8]]])
+    rows = [{"input_ids": one.tolist(), "augmented_input_ids": one.tolist(), "labels": 1} for one in choices]
+    made = small(model, tmp_path, sample_loss="classification", data_collator=default_data_collator)
+    with torch.no_grad():
+        wanted = model(input_ids=choices).logits
+    torch.testing.assert_close(torch.from_numpy(made.predict(rows).predictions), wanted, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bart"])

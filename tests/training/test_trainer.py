@@ -377,7 +377,7 @@ def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
     data, given = tiny.pairs("gpt2", 4), {"model": None, "model_init": lambda: tiny.model("gpt2")}
     made = tiny.trainer(tmp_path, "gpt2", data, eval_dataset=data, max_steps=1, **given)
     with pytest.raises(ValueError, match="dair_lambda"):
-        made.hyperparameter_search(hp_space=lambda trial: {"dair_lambda": -3.48}, backend="optuna", n_trials=1)
+        made.hyperparameter_search(lambda trial: {"dair_lambda": -3.48}, len, 1, backend="optuna")
     made.args.dair_lambda, made.args.regularizer = 1.0, "kl"
     made.args.chunked_loss = True
     with pytest.raises(ValueError, match="chunked_loss"):
@@ -430,7 +430,7 @@ def test_a_search_keeps_a_custom_objective(tmp_path: Path) -> None:
         sample_loss="binary",
         objective=originals,
     )
-    made.hyperparameter_search(hp_space=lambda trial: {"learning_rate": 0.1}, backend="optuna", n_trials=2)
+    made.hyperparameter_search(lambda trial: {"learning_rate": 0.1}, len, 2, backend="optuna")
     assert steps == [0, 1, 0, 1]
 
 

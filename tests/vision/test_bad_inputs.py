@@ -31,8 +31,6 @@ STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
     ("settings", "wrong"),
     [
         (ColoredConfig, {"train_rows": 35_000}),  # trains on test rows
-        (ImageNetworkConfig, {"network": "pretrained"}),
-        (ImageNetworkConfig, {"pretrained_model": "some/model"}),
         (ImageNetworkConfig, {"hidden_sizes": [8, 0], "depths": [1, 1]}),
         (ImageNetworkConfig, {"hidden_sizes": [8], "depths": [1, 1]}),
         (ImageNetworkConfig, {**STAGES, "network": "digit_cnn"}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,57 +9,17 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForImageClassification, PreTrainedModel
+from transformers import AutoConfig, AutoModelForImageClassification
 
-from dair_hf import DataError
 from dair_hf.vision.networks import (
     DigitCNN,
     DigitCNNConfig,
-    ImageNetworkConfig,
     PreActResNet,
     PreActResNetConfig,
-    make_network,
 )
 
 SMALL = {"hidden_sizes": [8, 16], "depths": [1, 1]}
-
-
-def pretrained(folder: Path, labels: int = 9) -> PreTrainedModel:
-    return make_network(ImageNetworkConfig(network="pretrained", pretrained_model=str(folder)), 3, labels)
-
-
-@pytest.mark.parametrize(("network", "labels"), [({"network": "resnet", **SMALL}, 9), ({"network": "digit_cnn"}, 64)])
-def test_the_last_layer_is_new_for_the_same_number_of_classes_too(tmp_path: Path, network: dict, labels: int) -> None:
-    """Also that of a network without a base model, whose hidden layer has 64 outputs as well."""
-    saved = make_network(ImageNetworkConfig(**network), 3, labels)
-    saved.save_pretrained(tmp_path)
-    torch.manual_seed(1)
-    found = pretrained(tmp_path, labels).state_dict()
-    for name, values in saved.state_dict().items():
-        assert torch.equal(found[name], values) != name.startswith("classifier"), name
-    torch.manual_seed(1)
-    again = pretrained(tmp_path, labels).state_dict()
-    assert all(torch.equal(again[name], values) for name, values in found.items())
-
-
-def without_encoder(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: values for name, values in weights.items() if "encoder" not in name}
-
-
-def with_other_convolution(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    name = next(name for name, values in weights.items() if "encoder" in name and values.ndim == 4)
-    return {**weights, name: torch.zeros(1, 1, 1, 1)}
-
-
-@pytest.mark.parametrize("damage", [without_encoder, with_other_convolution])
-def test_checkpoints_that_lack_weights_are_refused(tmp_path: Path, damage: Callable[[dict], dict]) -> None:
-    make_network(ImageNetworkConfig(network="resnet", **SMALL), 3, 5).save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    save_file(damage(load_file(file)), file, metadata={"format": "pt"})
-    with pytest.raises(DataError, match="encoder"):
-        pretrained(tmp_path)
 
 
 def plain(channels: int, classes: int) -> nn.Sequential:

@@ -47,13 +47,7 @@ class LpBall:
         lower: float | None = None,
         upper: float | None = None,
     ) -> LpBall:
-        """Construct the ball around inputs, within broadcast bounds; inputs beyond a bound stay in the ball.
-
-        Example:
-            >>> ball = LpBall.around(torch.tensor([[0.5, 0.875]]), "linf", 0.25, upper=1.0)
-            >>> ball.low, ball.high
-            (tensor([[0.2500, 0.6250]]), tensor([[0.7500, 1.0000]]))
-        """
+        """Construct the ball around inputs, within broadcast bounds; inputs beyond a bound stay in the ball."""
         if norm == "linf":
             radius = _rounded_down(epsilon, center)
             low, high = _edge(center, -radius), _edge(center, radius)
@@ -146,14 +140,6 @@ def frozen(model: nn.Module, device: torch.device) -> Iterator[None]:
 
     Inside, modules are in evaluation mode and no parameter requires a gradient. On exit, modes, `requires_grad` and
     torch's global random state (of the CPU and of the device) are restored. `.grad` is never touched.
-
-    Example:
-        >>> model = nn.Linear(2, 2)
-        >>> with frozen(model, torch.device("cpu")):
-        ...     print(model.training, model.weight.requires_grad)
-        False False
-        >>> model.training, model.weight.requires_grad
-        (True, True)
     """
     # Autocast caches casts of parameters that require a gradient. Without one, the training step that follows does not
     # reuse a cast that was made here without a graph.
@@ -228,12 +214,7 @@ class AttackLoss:
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """Return the logits in a model's outputs: a tensor, or an object with `logits` as attribute or key.
-
-    Example:
-        >>> logits_of({"logits": torch.zeros(2)})
-        tensor([0., 0.])
-    """
+    """Return the logits in a model's outputs: a tensor, or an object with `logits` as attribute or key."""
     if isinstance(outputs, Tensor):
         return outputs
     logits: Tensor = outputs["logits"] if isinstance(outputs, Mapping) else outputs.logits

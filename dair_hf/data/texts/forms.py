@@ -161,10 +161,6 @@ def tools_of(row: Mapping[str, Any], prefix: str, where: object) -> list[Any] | 
     """Return the tools that the template of a chat lists, JSON schemas of the view, else of the original.
 
     The empty fields that columns of a table have are left out.
-
-    Example:
-        >>> tools_of({"tools": '[{"name": "add"}]', "augmented_tools": [{"name": "neg", "x": None}]}, "augmented_", 0)
-        [{'name': 'neg'}]
     """
     column = prefix + TOOLS if not is_missing(row.get(prefix + TOOLS)) else TOOLS
     tools = row.get(column)
@@ -192,10 +188,6 @@ def label_of(
     """Return the label of a view as the model needs it: the number of a class, a number, or a list of them in [0, 1].
 
     Whole numbers may be floats, as in a column of a CSV file with empty cells; `num_labels=0`: unknown.
-
-    Example:
-        >>> label_of("yes", "classification", {"no": 0, "yes": 1}, 2, "row '0'", "label")
-        1
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if loss == "classification":

@@ -34,8 +34,8 @@ class PairMixin:
         **kwargs: As in the trainer.
 
     Raises:
-        DataError: The loss of a row cannot be derived from the model, the data have no partner with columns that the
-            trainer reads, or a loss is set that is no loss of rows.
+        DataError: The loss of a row cannot be derived from the model or is not the trainer's, the data have no partner
+            with columns that the trainer reads, or a setting would change the originals only.
 
     Example:
         >>> from transformers import Trainer
@@ -47,11 +47,16 @@ class PairMixin:
     ) -> None:
         super().__init__(*args, **kwargs)
         trainer: Any = self
+        if getattr(trainer.args, "max_length", None) is not None:
+            raise DataError("max_length: expected None and rows that are short enough; it would cut originals only")
         refuse_unsupported_launch(trainer.args, trainer.train_dataset, trainer.compute_loss_func, trainer.model)
         if not dair_lambda >= 0:
             raise DataError(f"dair_lambda={dair_lambda}: expected a number >= 0")
         if type(self).compute_loss is not PairMixin.compute_loss:  # it would train without R
             raise DataError(f"{type(self).__name__}: expected compute_loss of PairMixin; pass a loss as sample_loss")
+        own, kind = super().compute_loss.__module__, getattr(trainer.args, "loss_type", "nll")  # type: ignore[misc]
+        if sample_loss is None and (own.partition(".")[0] not in ("transformers", "trl") or kind != "nll"):
+            raise DataError(f"{type(self).__name__}: expected sample_loss, since training does not call its own loss")
         if trainer.args.remove_unused_columns:  # a trainer may have tokenized the originals only
             trainer._set_signature_columns_if_needed()
             require_pairs(trainer.train_dataset, trainer._signature_columns, "dair", "train_dataset")
@@ -86,7 +91,11 @@ class PairMixin:
         self._views = view_mask(batch).clone()
         self._views[:, 1:] &= self.model.training
         self._partners = trained_partners(self._rule.counts(batch))
-        return flatten_views(batch, self._views.cpu().numpy())
+        views = flatten_views(batch, self._views.cpu().numpy())
+        if not self.model.training:  # the evaluation reads some of its inputs again
+            inputs.clear()
+            inputs.update(views)
+        return views
 
     def compute_loss(
         self: Any, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -58,24 +58,45 @@ def test_updates_are_those_of_dair_trainer(tmp_path: Path, kind: str, partners: 
 def test_evaluation_is_the_trainers_own(tmp_path: Path, kind: str) -> None:
     data, seen = tiny.pairs(kind, 7), []
     originals = data.select_columns([name for name in data.column_names if not name.startswith("augmented_")])
-    made = trainer(tmp_path, kind, data, eval_dataset=data, compute_metrics=lambda found: seen.append(found) or {})
+    made = trainer(
+        tmp_path, kind, data, eval_dataset=data, compute_metrics=lambda found: seen.append(found) or {},
+        include_for_metrics=["inputs"],
+    )  # fmt: skip
     plain = Trainer(made.model, made.args, made.data_collator.base_collator, eval_dataset=originals)
     assert made.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-12)
-    assert len(seen[0].label_ids) == 7
+    assert len(seen[0].label_ids) == 7 and seen[0].inputs.ndim == 2
 
 
-@pytest.mark.parametrize("named", ["augmented", "dair_lambda", "compute_loss_func", "label_smoothing", "router"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "augmented",
+        "hidden",
+        "dair_lambda",
+        "compute_loss_func",
+        "label_smoothing",
+        "router",
+        "max_length",
+        "sample_loss",
+    ],
+)
 def test_what_would_train_something_else_is_refused(tmp_path: Path, named: str) -> None:
     model, data, given, smoothing = tiny.model("llama"), rows("llama", 1), dict[str, Any](), 0.0
     if named == "augmented":  # a trainer may tokenize the originals alone
         data = data.rename_columns({name: f"{name}_text" for name in data.column_names if name.startswith("augmented")})
+    elif named == "hidden":
+        data, named = data.with_format(columns=["input_ids", "labels"]), "partner"
     elif named == "router":
         model.config.output_router_logits, model.config.router_aux_loss_coef = True, 0.1
     elif named == "label_smoothing":
         smoothing = 0.1
-    else:
+    elif named in ("dair_lambda", "compute_loss_func"):
         given = {named: -3.0 if named == "dair_lambda" else len}
-    args = TrainingArguments(str(tmp_path), label_smoothing_factor=smoothing, report_to="none", use_cpu=True)
+    args: Any = TrainingArguments(str(tmp_path), label_smoothing_factor=smoothing, report_to="none", use_cpu=True)
+    if named == "max_length":
+        args.max_length = 5  # of TRL, which would cut originals only
+    elif named == "sample_loss":
+        args.loss_type = "dft"  # another loss of TRL
     with pytest.raises(DataError, match=named):
         PairTrainer(model, args, train_dataset=data, **given)
 
@@ -88,6 +109,16 @@ def test_a_subclass_with_a_loss_of_its_own_is_refused(tmp_path: Path) -> None:
     args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
     with pytest.raises(DataError, match="compute_loss"):
         Own(tiny.model("llama"), args, train_dataset=rows("llama", 1))
+
+    class Weighted(Trainer):
+        compute_loss = Own.compute_loss
+
+    class Pairs(PairMixin, Weighted):
+        pass
+
+    with pytest.raises(DataError, match="sample_loss"):
+        Pairs(tiny.model("llama"), args, train_dataset=rows("llama", 1))
+    assert Pairs(tiny.model("llama"), args, train_dataset=rows("llama", 1), sample_loss="causal")
 
 
 @pytest.mark.filterwarnings("ignore")  # of trl
