@@ -167,6 +167,7 @@ EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float, str | None]] = {
     "Inference, revised premises": ("pretrained_encoder/premises_30/final", BOTH, 100, None),
     "Inference, the same, tuned": ("pretrained_encoder/premises_30_weight_dair/final", BOTH, 100, None),
     "WOZ 2.0, 30 %": ("woz2/share_30", STATES, 100, None),
+    "WOZ 2.0, SmolLM2": ("woz2_smollm2/dair", STATES, 100, None),
     "MultiWOZ 2.1": ("multiwoz21_small", STATES, 100, None),
     "Colored MNIST, adversarial": ("colored_mnist_adv/methods", ["accuracy_c3"], 100, "colored_adv.dair_accuracy"),
     "Colored MNIST, random": ("colored_mnist_rnd/methods", ["accuracy_c3"], 100, "colored_rnd.dair_accuracy"),
@@ -188,6 +189,8 @@ ELSEWHERE = {
     ("demo_confirmed/dair", "da"): "demo_confirmed/da",
     ("rotated_6_9", "dair"): "rotated_6_9_search/final",
     ("woz2/share_30", "erm"): "woz2/share_10",
+    ("woz2_smollm2/dair", "erm"): "woz2_smollm2/erm",
+    ("woz2_smollm2/dair", "da"): "woz2_smollm2/da",
     (f"{_CONFIRMED}/weight_dair", "erm"): f"{_CONFIRMED}/erm",
     (f"{_CONFIRMED}/weight_dair", "da"): f"{_CONFIRMED}/weight",
     (f"{_PREMISES}_weight_dair/final", "erm"): f"{_PREMISES}/final",
@@ -250,6 +253,7 @@ def test_readme_is_short_and_its_table_is_that_of_the_records() -> None:
     rows = [line.replace("*", "").split(" | ")[1:] for line in readme.splitlines() if line.startswith("| ")][1:]
     paper = {claim.id: claim.printed.value for claim in claims_of("colored_adv", "dialog") if claim.printed}
     sources = ("demo_confirmed/dair all_correct -", "colored_mnist_adv/methods accuracy_c3 colored_adv.{}_accuracy",
+               "woz2_smollm2/dair both_correct -",
                f"{_CONFIRMED}/weight_dair both_correct -",
                f"{_PREMISES}_weight_dair/final both_correct -",
                "counterfactual_sentiment/bag_of_words_100/final both_correct -",
