@@ -93,7 +93,7 @@ def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str
     with explained(label, csv.Error):
         table = [(f"{label}: line {lines.line_num}", cells) for cells in lines if cells]
     header = [name or f"Unnamed: {number}" for number, name in enumerate(table[0][1])] if table else []
-    uneven = [where for where, cells in table if len(cells) != len(header)]
+    uneven = [f"{where} has {len(cells)} cells" for where, cells in table if len(cells) != len(header)]
     missing = [name for name in columns if name not in header]
     if uneven or missing or len(set(header)) < len(header):
         where = next(iter(uneven), label)

@@ -35,7 +35,7 @@ from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mask
-from dair_hf.data.checks import columns_of, no_pairs, require_pairs
+from dair_hf.data.checks import columns_of, no_pairs, require_pairs, require_rows
 from dair_hf.data.collator import (
     LABELS,
     LAYOUT,
@@ -181,6 +181,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         if isinstance(train_dataset, dict):
             eval_dataset = train_dataset.get("validation") if eval_dataset is None else eval_dataset
             train_dataset = train_dataset["train"]
+        require_rows(train_dataset, "train_dataset")
         args = DAIRConfig("tmp_trainer") if args is None else args
         if not isinstance(args, DAIRConfig):
             raise DataError(f"args: expected a DAIRConfig, got {type(args).__name__}")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import TargetRule, trained_partners, view_mask
 from dair_hf.data.checks import columns_of, require_pairs
 from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator, flatten_views
@@ -47,6 +48,8 @@ class PairMixin:
     ) -> None:
         super().__init__(*args, **kwargs)
         trainer: Any = self
+        if isinstance(trainer.args, DAIRConfig):
+            raise DataError("args: expected arguments of the trainer; DAIRConfig belongs to DAIRTrainer")
         if getattr(trainer.args, "max_length", None) is not None:
             raise DataError("max_length: expected None and rows that are short enough; it would cut originals only")
         refuse_unsupported_launch(trainer.args, trainer.train_dataset, trainer.compute_loss_func, trainer.model)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
-from dair_hf import DataError, PairMixin
+from dair_hf import DAIRConfig, DataError, PairMixin
 from tests.fixtures import tiny
 
 LAMBDA = 0.7
@@ -32,13 +32,19 @@ def rows(kind: str, partners: int) -> datasets.Dataset:
     return data.remove_columns("augmented_labels").add_column("augmented_labels", labels)
 
 
+def plain(args: DAIRConfig, kind: Any = TrainingArguments, **more: Any) -> Any:
+    """Return the fields that the arguments of another trainer have, too."""
+    fields = {name: getattr(args, name) for name, field in TrainingArguments.__dataclass_fields__.items() if field.init}
+    return kind(**fields, **more)
+
+
 def trainer(folder: Path, kind: str, data: Any = None, **settings: Any) -> Any:
     given = {name: settings.pop(name) for name in ("eval_dataset", "compute_metrics") if name in settings}
     known = tiny.tokenizer()
     collator = DataCollatorForSeq2Seq(known, model=None)
     return PairTrainer(
-        tiny.model(kind), tiny.config(folder, **settings), collator, data, processing_class=known, dair_lambda=LAMBDA,
-        **given,
+        tiny.model(kind), plain(tiny.config(folder, **settings)), collator, data, processing_class=known,
+        dair_lambda=LAMBDA, **given,
     )  # fmt: skip
 
 
@@ -62,8 +68,8 @@ def test_evaluation_is_the_trainers_own(tmp_path: Path, kind: str) -> None:
         tmp_path, kind, data, eval_dataset=data, compute_metrics=lambda found: seen.append(found) or {},
         include_for_metrics=["inputs"],
     )  # fmt: skip
-    plain = Trainer(made.model, made.args, made.data_collator.base_collator, eval_dataset=originals)
-    assert made.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-12)
+    other = Trainer(made.model, made.args, made.data_collator.base_collator, eval_dataset=originals)
+    assert made.evaluate()["eval_loss"] == pytest.approx(other.evaluate()["eval_loss"], rel=1e-12)
     assert len(seen[0].label_ids) == 7 and seen[0].inputs.ndim == 2
 
 
@@ -72,6 +78,7 @@ def test_evaluation_is_the_trainers_own(tmp_path: Path, kind: str) -> None:
     [
         "augmented",
         "hidden",
+        "DAIRConfig",
         "dair_lambda",
         "compute_loss_func",
         "label_smoothing",
@@ -97,6 +104,8 @@ def test_what_would_train_something_else_is_refused(tmp_path: Path, named: str) 
         args.max_length = 5  # of TRL, which would cut originals only
     elif named == "sample_loss":
         args.loss_type = "dft"  # another loss of TRL
+    elif named == "DAIRConfig":
+        args = tiny.config(tmp_path, dair_lambda=3.0)  # which would be ignored
     with pytest.raises(DataError, match=named):
         PairTrainer(model, args, train_dataset=data, **given)
 
@@ -129,11 +138,10 @@ def test_updates_of_trl(tmp_path: Path) -> None:
         """The trainer of TRL with pairs."""
 
     data = rows("llama", 2)
-    args = tiny.config(tmp_path, **SPLIT)
-    fields = {name: getattr(args, name) for name, field in TrainingArguments.__dataclass_fields__.items() if field.init}
+    args = plain(tiny.config(tmp_path, **SPLIT), trl.SFTConfig, max_length=None)
     made = PairSFTTrainer(
-        tiny.model("llama"), trl.SFTConfig(**fields, max_length=None), train_dataset=data, eval_dataset=data,
-        processing_class=tiny.tokenizer(), dair_lambda=LAMBDA,
+        tiny.model("llama"), args, train_dataset=data, eval_dataset=data, processing_class=tiny.tokenizer(),
+        dair_lambda=LAMBDA,
     )  # fmt: skip
     made.train()
     expected = tiny.trained(tmp_path, "llama", data, dair_lambda=LAMBDA, **WHOLE)
