@@ -123,7 +123,8 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         default=None,
         metadata={
             "help": "True: predictions are generated answers. False: logits with the targets as decoder inputs, as in "
-            "Seq2SeqTrainer. None: generated answers for language models, logits otherwise.",
+            "Seq2SeqTrainer. None: generated answers for language models, logits for others, and with "
+            "preprocess_logits_for_metrics and no evaluator.",
         },
     )
     generation_batch_size: Count | None = field(

@@ -73,7 +73,7 @@ def columns_of(data: Any) -> list[str] | None:
     if isinstance(data, (list, tuple)):
         return list(dict.fromkeys(name for row in data for name in row)) if _holds_rows(data) else None
     columns = getattr(data, "column_names", None)
-    if isinstance(data, datasets.Dataset) and not data.format["output_all_columns"]:
+    if isinstance(data, datasets.Dataset) and not data.format["output_all_columns"] and not is_transformed(data):
         columns = data.format["columns"]  # rows lack the others
     return list(columns) if columns else None
 

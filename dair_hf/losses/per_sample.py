@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from dair_hf.errors import DataError
-
 IGNORE_INDEX = -100
 SampleLoss = Callable[[Any, Tensor], Tensor]
 
@@ -92,12 +90,7 @@ def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
 
     Returns:
         `[N]`, nats.
-
-    Raises:
-        DataError: Labels are floating: torch would take a row of them as probabilities.
     """
-    if labels.is_floating_point():
-        raise DataError("labels: expected class numbers, got floats; or problem_type='multi_label_classification'")
     return functional.cross_entropy(full_precision(outputs.logits), labels, reduction="none", ignore_index=IGNORE_INDEX)
 
 

@@ -80,9 +80,8 @@ def prepare_model(model: Any, adapters: Any, processing_class: Any, data: Any, s
         model = load_adapted(name, saved, is_trainable=True, dtype="float32", use_safetensors=True)
     elif is_name:
         config = load_pretrained(AutoConfig, name, name)
-        has_classes = any(kind.endswith(CLASSIFIER) for kind in config.architectures or ())
-        if {TEXT, LABEL} <= set(columns) and not has_classes:
-            classes = _class_names(data, name)
+        classes = _class_names(data)
+        if classes and not any(kind.endswith(CLASSIFIER) for kind in config.architectures or ()):
             model = load_text_classifier(ModelConfig(name), processing_class, classes, seed)
         else:
             model = load_named_model(name, config=config, dtype="float32", use_safetensors=True)
@@ -95,18 +94,24 @@ def prepare_model(model: Any, adapters: Any, processing_class: Any, data: Any, s
     return model, processing_class
 
 
-def _class_names(data: Any, name: str) -> list[str]:
-    """Return the names of the classes of labelled texts, in the order of their numbers."""
+def _class_names(data: Any) -> list[str] | None:
+    """Return the names of the classes of labelled texts, in the order of their numbers; None for other data."""
+    columns = columns_of(data) or []
+    if not {TEXT, LABEL} <= set(columns):
+        return None
     feature = (getattr(data, "features", None) or {}).get(LABEL)
     if isinstance(feature, datasets.ClassLabel):
         names: list[str] = feature.names
         return names
-    found = [] if isinstance(data, datasets.IterableDataset) else classes_of(data)[1]
-    if found and all(isinstance(label, int) for label in found):
-        return [f"LABEL_{number}" for number in range(max(found) + 1)]
-    if not found or not all(isinstance(label, str) for label in found):
-        raise DataError(f"{name}: expected a classifier; a stream, or names and numbers mixed, do not tell the classes")
-    return found
+    if isinstance(data, datasets.IterableDataset):
+        return None
+    try:
+        found = classes_of(data)[1]
+    except DataError:  # of a regression
+        return None
+    if all(isinstance(label, int) for label in found):
+        return [f"LABEL_{number}" for number in range(max(found, default=-1) + 1)]
+    return found if all(isinstance(label, str) for label in found) else None
 
 
 def adapters_of(name: str) -> tuple[PeftConfig | None, list[ModelConfig]]:

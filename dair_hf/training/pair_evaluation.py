@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     lambda_control: LambdaControl
     _finiteness: FinitenessCheck
     _text_rows: TextRows
-    _has_labels = False  # whether the run trained on labels
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,7 +79,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         self._answered: Any = None  # rows to which answers are generated
         self._answers: Tensor | None = None
         self._exists: Tensor | None = None
-        self._needs_no_labels = False
 
     @property
     def pair_loss(self) -> PairLoss:
@@ -124,11 +123,15 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """Evaluate one batch: collect its terms from all ranks, return predictions and labels of its originals."""
         batch = self._prepare_inputs(inputs)
         exists, labels = view_mask(batch)[:, 0], batch.get(LABELS)
-        loss = None
-        if labels is not None or self._needs_no_labels:
-            with torch.no_grad(), self.compute_loss_context_manager():
+        loss = outputs = None
+        if labels is not None or self.sample_loss_name is None:
+            # Only some callables need no labels.
+            without_labels = (TypeError, AttributeError) if labels is None else ()
+            with torch.no_grad(), self.compute_loss_context_manager(), contextlib.suppress(*without_labels):
                 outputs = self.pair_loss(model, batch, with_partners=True)
-                terms, targets, losses = outputs.terms, outputs.targets, outputs.losses
+        if outputs is not None:
+            terms, targets, losses = outputs.terms, outputs.targets, outputs.losses
+            with torch.no_grad(), self.compute_loss_context_manager():
                 self._finiteness.require_roots(terms, losses, batch.get(ROW_ID))
                 counts = self.pair_loss.count(batch)
                 loss = self.pair_loss.objective(terms, counts, self.lambda_control.in_evaluation).detach()
@@ -187,8 +190,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         from dair_hf.evaluation.views import views_of
 
         self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
-        # A callable may need none.
-        self._needs_no_labels = self.sample_loss_name is None and description != "Prediction" and not self._has_labels
         if self.generates and not prediction_loss_only:
             answered = dataloader.dataset if self._answered is None else self._answered
             originals = views_of(held_rows(answered, self.args)).originals()

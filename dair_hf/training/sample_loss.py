@@ -111,7 +111,7 @@ def resolve_sample_loss(
         raise DataError(
             f"sample_loss={name!r} of {type(base_model_of(model)).__name__}{data}: expected one of "
             f"{', '.join(SAMPLE_LOSSES)}, or a callable (outputs, labels) -> [rows]; with the columns text and label, "
-            "the name of an encoder is loaded as a classifier"
+            "the name of an encoder is loaded as a classifier, unless the data are a stream"
         )
     return SAMPLE_LOSSES[name], name
 

@@ -295,7 +295,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         if setting is not None:
             return setting
         losses = {self.sample_loss_name, derived_sample_loss(self.model)}
-        return generates and not losses.isdisjoint(LANGUAGE_LOSSES) and self.preprocess_logits_for_metrics is None
+        reads_logits = self.preprocess_logits_for_metrics is not None and self.evaluator is None
+        return generates and not losses.isdisjoint(LANGUAGE_LOSSES) and not reads_logits
 
     def _set_row_rules(self) -> None:
         name = self.sample_loss_name
@@ -553,7 +554,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             return
         from dair_hf.evaluation.target_tokens import check_targets
 
-        self._checked_targets, self._has_labels = True, LABELS in batch
+        self._checked_targets = True
         columns = {name: batch.get(name) for name in ("input_ids", LABELS)}
         originals = {name: values[:, 0] for name, values in columns.items() if isinstance(values, Tensor)}
         # On all ranks together, so that no rank waits for one that raised an error.
@@ -574,7 +575,8 @@ class DAIRTrainer(PairEvaluationTrainer):
     ) -> Any:
         """Search as `Trainer` does, by a metric that is named: its default would add up all of them, counts too."""
         if compute_objective is None:
-            raise DataError("compute_objective: expected one, such as lambda metrics: metrics['eval_both_correct']")
+            example = "lambda metrics: metrics['eval_both_correct'] with direction='maximize'"
+            raise DataError(f"compute_objective: expected one, such as {example}")
         return super().hyperparameter_search(hp_space, compute_objective, *args, **kwargs)
 
     # ---- checkpoints ----

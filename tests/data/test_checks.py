@@ -56,6 +56,8 @@ def test_all_data_of_a_trainer_are_checked(tmp_path: Path) -> None:
 
 def test_all_kinds_of_data_sets_pass() -> None:
     data = tiny.pairs("gpt2", 2)
+    transformed = data.with_transform(dict, columns=["augmented_labels"])
+    assert not require_pairs(transformed, KNOWN, "da", "train_dataset")  # its columns are those that it returns
     torch_data = torch.utils.data.Subset(data, [0])
     for given in (None, data, data.to_iterable_dataset(), list(data), EpochPairs(lambda epoch: data), torch_data):
         require_rows(given, "train_dataset")

@@ -85,6 +85,8 @@ def test_a_loss_of_labels_is_not_computed_without_them(tmp_path: Path) -> None:
     after = made.predict(unlabeled)
     assert before.label_ids is after.label_ids is None and len(after.predictions) == 2
     assert "eval_loss" not in made.evaluate(unlabeled) and "eval_loss" in made.evaluate(labeled)
+    made.sample_loss = made.pair_loss.sample_loss = lambda outputs, labels: outputs.logits.square().mean(1)
+    assert made.predict(unlabeled).metrics["test_loss"] > 0  # of a loss that needs none
 
 
 def test_each_choice_is_predicted(tmp_path: Path) -> None:

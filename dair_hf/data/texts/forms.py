@@ -189,11 +189,11 @@ def label_of(
 
     Whole numbers may be floats, as in a column of a CSV file with empty cells; `num_labels=0`: unknown.
     """
-    is_number = isinstance(value, (int, float))
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if loss == "classification":
         expected = f"a class, {', '.join(label2id)} or its number below {num_labels}"
-        if isinstance(value, str | bool) and str(value) in label2id:
-            return label2id[str(value)]
+        if isinstance(value, str) and value in label2id:
+            return label2id[value]
         if is_number and float(value).is_integer():
             is_class = not num_labels or 0 <= value < num_labels or value == IGNORE_INDEX
             # A number may be the name of a class that has another number.
@@ -206,7 +206,7 @@ def label_of(
                 return [float(item) for item in value]
     else:
         expected = "a number"
-        if is_number and not isinstance(value, bool) and math.isfinite(value):
+        if is_number and math.isfinite(value):
             return float(value)
     raise DataError(f"{where}, column {column!r}: expected {expected}, got {value!r:.80}")
 

@@ -18,6 +18,8 @@ from dair_hf.losses.per_sample import SampleLoss, full_precision
 from dair_hf.training.checks import refuse_unsupported_launch
 from dair_hf.training.sample_loss import MODEL_LOSSES, decoder_inputs_of, resolve_sample_loss, row_rules
 
+PLAIN_LOSSES = ("transformers.trainer", "trl.trainer.sft_trainer")  # modules whose `compute_loss` is the model's
+
 
 class PairMixin:
     """Trains on pairs with the DAIR objective in any subclass of `Trainer`, such as TRL's `SFTTrainer`.
@@ -35,8 +37,8 @@ class PairMixin:
         **kwargs: As in the trainer.
 
     Raises:
-        DataError: The loss of a row cannot be derived from the model or is not the trainer's, the data have no partner
-            with columns that the trainer reads, or a setting would change the originals only.
+        DataError: The loss of a row cannot be derived from the model, or the trainer has another; the data have no
+            partner with columns that the trainer reads; or a setting would be ignored, or change originals only.
 
     Example:
         >>> from transformers import Trainer
@@ -50,15 +52,16 @@ class PairMixin:
         trainer: Any = self
         if isinstance(trainer.args, DAIRConfig):
             raise DataError("args: expected arguments of the trainer; DAIRConfig belongs to DAIRTrainer")
-        if getattr(trainer.args, "max_length", None) is not None:
-            raise DataError("max_length: expected None and rows that are short enough; it would cut originals only")
+        prepared = getattr(trainer.args, "dataset_kwargs", {"skip_prepare_dataset": True}) or {}  # of TRL
+        if not prepared.get("skip_prepare_dataset") and trainer.args.max_length is not None:
+            raise DataError("max_length: expected None and rows that are short enough; TRL cuts originals only")
         refuse_unsupported_launch(trainer.args, trainer.train_dataset, trainer.compute_loss_func, trainer.model)
         if not dair_lambda >= 0:
             raise DataError(f"dair_lambda={dair_lambda}: expected a number >= 0")
         if type(self).compute_loss is not PairMixin.compute_loss:  # it would train without R
             raise DataError(f"{type(self).__name__}: expected compute_loss of PairMixin; pass a loss as sample_loss")
         own, kind = super().compute_loss.__module__, getattr(trainer.args, "loss_type", "nll")  # type: ignore[misc]
-        if sample_loss is None and (own.partition(".")[0] not in ("transformers", "trl") or kind != "nll"):
+        if sample_loss is None and (own not in PLAIN_LOSSES or kind != "nll"):
             raise DataError(f"{type(self).__name__}: expected sample_loss, since training does not call its own loss")
         if trainer.args.remove_unused_columns:  # a trainer may have tokenized the originals only
             trainer._set_signature_columns_if_needed()

@@ -12,7 +12,6 @@ STARS = {"1": 0, "2": 1, "3": 2}
 
 @pytest.mark.parametrize(("value", "label2id", "expected"), [
     ("2", STARS, 1), (1, {"0": 0, "1": 1}, 1), (1.0, {"LABEL_0": 0, "LABEL_1": 1}, 1), (-100, STARS, -100),
-    (True, {"True": 0, "False": 1}, 0), (True, {"LABEL_0": 0, "LABEL_1": 1}, 1),
 ])  # fmt: skip
 def test_names_and_numbers_of_classes(value: object, label2id: dict[str, int], expected: int) -> None:
     assert label_of(value, "classification", label2id, len(label2id), "row '0'", "label") == expected

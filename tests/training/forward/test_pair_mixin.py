@@ -101,7 +101,7 @@ def test_what_would_train_something_else_is_refused(tmp_path: Path, named: str) 
         given = {named: -3.0 if named == "dair_lambda" else len}
     args: Any = TrainingArguments(str(tmp_path), label_smoothing_factor=smoothing, report_to="none", use_cpu=True)
     if named == "max_length":
-        args.max_length = 5  # of TRL, which would cut originals only
+        args.max_length, args.dataset_kwargs = 5, None  # of TRL, which would cut originals only
     elif named == "sample_loss":
         args.loss_type = "dft"  # another loss of TRL
     elif named == "DAIRConfig":
