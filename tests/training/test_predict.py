@@ -99,6 +99,13 @@ def test_each_choice_is_predicted(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(made.predict(rows).predictions), wanted, rtol=0, atol=1e-5)
 
 
+def test_logits_are_read_where_they_are_preprocessed_and_texts_are_judged(tmp_path: Path) -> None:
+    logits = {"preprocess_logits_for_metrics": lambda logits, labels: logits}
+    evaluator = {"evaluator": lambda predictions, references: [True] * len(predictions)}
+    for given, generates in ((logits, False), (evaluator, True), (logits | evaluator, True)):
+        assert tiny.trainer(tmp_path, "gpt2", None, **given).generates == generates
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "bart"])
 def test_prompts_need_no_completion(tmp_path: Path, kind: str) -> None:
     made = tiny.trainer(tmp_path, kind, None, processing_class=tiny.tokenizer(), data_collator=None)
