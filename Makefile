@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: ## Train and compare the methods on generated dialogues; writes outputs/demo
-	@$(MAKE) --no-print-directory install EXTRAS=$(if $(wildcard $(STAMP)),$(EXTRAS),demo)
+	@$(MAKE) --silent install EXTRAS=$(if $(wildcard $(STAMP)),$(EXTRAS),demo)
 	$(OFFLINE) $(BIN)/accelerate launch --quiet recipes/multiwoz_simpletod.py --config "$(CONFIG)"
 
 results: $(STAMP) ## Run the unfinished experiments of results/experiments.yaml (DATA=folder); write results/RESULTS.md

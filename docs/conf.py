@@ -47,7 +47,6 @@ autodoc_type_aliases = {
         "SampleLoss",
     )
 }
-autodoc_mock_imports = ["art", "trackio"]
 autosummary_generate = False
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True

@@ -183,8 +183,6 @@ class DAIRTrainer(PairEvaluationTrainer):
             train_dataset = train_dataset["train"]
         require_rows(train_dataset, "train_dataset")
         args = DAIRConfig("tmp_trainer") if args is None else args
-        if not isinstance(args, DAIRConfig):
-            raise DataError(f"args: expected a DAIRConfig, got {type(args).__name__}")
         model, processing_class = prepare_model(model, peft_config, processing_class, train_dataset, args.seed)
         self.evaluator: PairEvaluator | None = None
         if evaluator is not None:
