@@ -16,7 +16,6 @@ class BagOfWordsConfig(PreTrainedConfig):
     model_type = "dair_bag_of_words"
     vocab_size: int = 2
     segments: int = 1
-    counts: bool = False
 
 
 class EmbeddingsConfig(PreTrainedConfig):
@@ -100,8 +99,7 @@ class BagOfWordsForSequenceClassification(_TextClassifier):
         words = torch.zeros(*mask.shape[:2], self.config.vocab_size, dtype=weight.dtype, device=weight.device)
         ids = input_ids[:, None].expand(mask.shape)
         words.scatter_add_(2, ids, mask.to(words.dtype))
-        if not self.config.counts:
-            words = (words > 0).to(words.dtype)
+        words = (words > 0).to(words.dtype)
         features = words.flatten(1)
         if self.config.segments == 2:
             features = torch.cat([features, words[:, 0] * words[:, 1]], dim=1)

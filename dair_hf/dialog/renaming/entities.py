@@ -77,17 +77,15 @@ class EntityAugmenter:
 
     Methods:
     - `scramble` shuffles letters within words, and the words (training data of the paper);
-    - `gibberish` draws 3 to 11 made-up words (released code of the paper);
     - `swap` draws a name from `bank` (test data of the paper).
 
     Names that cannot change ("aaa", "7", or no name left in the bank) are unchanged.
 
     Args:
-        method: "scramble", "gibberish" or "swap".
+        method: "scramble" or "swap".
         seed: Any integer.
         epoch: Any integer. Each epoch has other names.
         slots: Slots whose entities are renamed.
-        places: Also rename departures and destinations of taxi and train.
         bank: For `swap`: names by slot ("hotel-name") or by kind ("hotel"; "place" for departures and destinations).
         mentioned_only: Pair rows only if the history mentions all renamed entities of the state, and the augmented
             history all other values that the original one mentions.
@@ -112,11 +110,10 @@ class EntityAugmenter:
         ([[{'speaker': 'user', 'text': 'Is Sea Thai open?'}]], [[{'slot': 'restaurant-name', 'values': ['sea thai']}]])
     """
 
-    method: Literal["scramble", "gibberish", "swap"] = "scramble"
+    method: Literal["scramble", "swap"] = "scramble"
     seed: int = 0
     epoch: int = 0
     slots: Sequence[str] = NAME_SLOTS
-    places: bool = False
     bank: Mapping[str, Sequence[str]] | None = None
     mentioned_only: bool = True
     covariant_only: bool = False
@@ -128,7 +125,7 @@ class EntityAugmenter:
         if (self.method == "swap") != (self.bank is not None):
             raise DataError(f"bank: expected one with method 'swap' only, got {self.bank!r:.60} with {self.method!r}")
         # Plain sorted values: equal settings must have equal fingerprints.
-        object.__setattr__(self, "slots", tuple(sorted({*self.slots, *(PLACE_SLOTS if self.places else ())})))
+        object.__setattr__(self, "slots", tuple(sorted({*self.slots})))
         if self.bank is not None:
             object.__setattr__(self, "bank", {slot: _bank_names(self.bank, slot) for slot in self.slots})
 

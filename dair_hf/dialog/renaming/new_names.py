@@ -22,9 +22,6 @@ RESERVED = NO_NAME | _CATEGORIES
 # A shuffle leaves a name unchanged with probability 1/2 at most (two letters), so that not all draws fail.
 _DRAWS = 64
 _GAPS = re.compile(r"(\s+)")
-_ONSETS = tuple("b br ch d dr f fl g gr h j k l m n p pl r s sk t".split())
-_VOWELS = tuple("a e i o u ai ee oo ou".split())
-_CODAS = ("", "", "", "b", "ck", "d", "g", "l", "m", "n", "p", "r", "sh", "st", "t", "x")
 
 
 class Renaming(NamedTuple):
@@ -63,11 +60,6 @@ def _anagram(name: str, generator: random.Random) -> str:
     for index, letter in zip(indices, letters, strict=True):
         characters[index] = letter
     return "".join(characters)
-
-
-def _gibberish(generator: random.Random) -> str:
-    """Draw 3 to 11 made-up words, as the paper's released code does."""
-    return " ".join(_word(generator) for _ in range(3 + _below(9, generator)))
 
 
 def rename(
@@ -120,7 +112,7 @@ def _draw(method: str, name: str, candidates: Sequence[str], taken: set[str], ge
         return next((candidate for candidate in ring if normalize_name(candidate) not in taken), None)
     second_best = None
     for _ in range(_DRAWS):
-        new = _gibberish(generator) if method == "gibberish" else _scramble(name, generator)
+        new = _scramble(name, generator)
         if normalize_name(new) in taken:
             continue
         # "rice oshue" would still show that it was the rice house.
@@ -154,9 +146,3 @@ def _shuffled(items: list[str], generator: random.Random) -> list[str]:
         other = _below(last + 1, generator)
         items[last], items[other] = items[other], items[last]
     return items
-
-
-def _word(generator: random.Random) -> str:
-    syllables = 1 + _below(3, generator)
-    parts = (part[_below(len(part), generator)] for _ in range(syllables) for part in (_ONSETS, _VOWELS, _CODAS))
-    return "".join(parts)

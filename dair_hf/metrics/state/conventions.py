@@ -78,12 +78,10 @@ class Convention(Settings):
     label_maps: str | None = _switch(
         None, "dataset configuration of TripPy, whose label_maps list further right values of a gold value"
     )
-    extra: Literal["penalise", "penalise_known", "forgive_early", "ignore"] = _switch(
+    extra: Literal["penalise", "penalise_known", "ignore"] = _switch(
         "penalise",
         "treatment of predicted slots that the gold state does not fill. penalise: they are errors; penalise_known: "
-        "they are errors if the schema has them (see schema_slots), else ignored; forgive_early: none is an error if "
-        "the last gold state of the dialogue has all predicted values, but for the turns that SimpleTOD lists; ignore: "
-        "only gold slots count",
+        "they are errors if the schema has them (see schema_slots), else ignored; ignore: only gold slots count",
     )
     empty_answer: Literal["score", "skip"] = _switch(
         "score", "treatment of turns with an empty prediction. score: they count; skip: they are left out"
@@ -130,7 +128,6 @@ PRESETS: Mapping[str, Convention] = MappingProxyType(
         "trade": dataclasses.replace(_SIMPLETOD, normalizer="trade", schema_slots=_TRADE_SLOTS),
         "simpletod": _SIMPLETOD,
         "simpletod_default_cleaning": dataclasses.replace(_SIMPLETOD, normalizer="simpletod"),
-        "simpletod_type2_cleaning": dataclasses.replace(_SIMPLETOD, extra="forgive_early"),
         "ubar": Convention(alternatives="first", normalizer="simpletod"),
         "trippy": Convention(normalizer="trippy"),
         "mwzeval": Convention(

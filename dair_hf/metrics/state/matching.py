@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dair_hf.errors import BeliefTextWarning, DataError, SlotNameWarning
 from dair_hf.io.files import read_json
-from dair_hf.metrics.items import Item, State
+from dair_hf.metrics.items import Item
 from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import (
     MULTIWOZ_BUS_SLOTS,
@@ -26,21 +26,6 @@ _FULL_NAMES = {"arrive": "arriveby", "leave": "leaveat"}
 _MULTIWOZ_ALL_DOMAINS = {*MULTIWOZ_DOMAINS, "bus"}
 _UNREAD_SHARE = 0.9  # a larger share of unreadable predictions is refused
 _MAX_SHOWN = 5  # unknown slots that a warning lists
-# Turns, by dialogue, that SimpleTOD counts as wrong if slots are predicted early.
-_NOT_EARLY = frozenset(
-    f"{dialogue}/{turn}"
-    for dialogue, *turns in map(
-        str.split,
-        (
-            "PMUL1812 1 2|MUL2177 9 10 11 12 13 14|PMUL0182 1|PMUL0095 1|MUL1883 1|PMUL2869 9 11|SNG0433 0 1|"
-            "PMUL4880 2|PMUL2452 2|PMUL2882 2|SNG01391 1|MUL0803 7|MUL1560 4 5|PMUL4964 6 7|MUL1753 8 9|PMUL3921 4|"
-            "PMUL3403 0 4|SNG0933 3|SNG0296 1|SNG0477 1|MUL0814 1|SNG0078 1|PMUL1036 6|PMUL4840 2|PMUL3423 6|"
-            "MUL2284 2|PMUL1373 1|SNG01538 1|MUL0011 2|PMUL4326 4|MUL1697 10|MUL0014 5|PMUL1370 1|PMUL1801 7|"
-            "MUL0466 2|PMUL0506 1 2|SNG1036 2"
-        ).split("|"),
-    )
-    for turn in turns
-)
 _LATIN_1 = dict.fromkeys(range(128, 256))
 
 
@@ -220,10 +205,6 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
             "domains and slots: nothing to compare, since the convention leaves out all slots of the references: "
             f"{', '.join(sorted(names.in_references))}"
         )
-    if convention.extra == "forgive_early":
-        in_order = sorted((reference for _, reference in turns), key=_turn_number)
-        last = {(reference.dialogue, reference.view): reference.value.state for reference in in_order}
-        turns = [(_without_early(p, r, last[r.dialogue, r.view], convention), r) for p, r in turns]
     comparisons = [
         compare_states(prediction.value, reference.value.state, convention, names) for prediction, reference in turns
     ]
@@ -252,25 +233,6 @@ def compare_turns(turns: Sequence[tuple[Item, Item]], convention: Convention) ->
                 stacklevel=4,
             )
     return comparisons
-
-
-def _turn_number(item: Item) -> int:
-    number = (item.row_id or "").rpartition("/")[2]
-    if not number.isdecimal():
-        raise DataError(f"{item.where}: extra=forgive_early: expected dialogue_id and turn_id, got {item.row_id}")
-    return int(number)
-
-
-def _without_early(prediction: Item, reference: Item, last: State, convention: Convention) -> Item:
-    """Return the prediction without slots that gold fills later, if the last gold state has all that it fills."""
-    predicted = _filled_slots(prediction.value.state, convention, is_gold=False)
-    gold = _filled_slots(last, convention, is_gold=True)
-    is_early = all(gold.get(slot) == values for slot, values in predicted.items())
-    if not is_early or prediction.value.repeated or str(reference.row_id).replace(".json", "") in _NOT_EARLY:
-        return prediction
-    known, name = _filled_slots(reference.value.state, convention, is_gold=True), _slot_filter(convention)
-    state = {slot: values for slot, values in prediction.value.state.items() if name(slot) in known}
-    return prediction._replace(value=prediction.value._replace(state=state))
 
 
 def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *, is_gold: bool) -> dict[str, list[str]]:

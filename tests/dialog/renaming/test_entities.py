@@ -4,13 +4,12 @@ import json
 import pickle
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from datasets import Dataset
 
 from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_features, _match_case, load_bank, redraw
-from dair_hf.dialog.rows import FEATURES
+from dair_hf.dialog.rows import FEATURES, PLACE_SLOTS
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 from tests.fixtures.dialogs import augment_row, dialog_row
@@ -41,15 +40,6 @@ def views(augmenter, row):
     if history is None:
         return None, None
     return [turn["text"] for turn in history], {entry["slot"]: entry["values"] for entry in state}
-
-
-def test_gibberish_has_3_to_11_words_and_every_length_occurs():
-    lengths = set()
-    for seed in range(100):
-        texts, state = views(EntityAugmenter(method="gibberish", seed=seed), one_name("nandos"))
-        assert texts == [f"i want {state['hotel-name'][0]} please"]
-        lengths.add(len(state["hotel-name"][0].split()))
-    assert lengths == set(range(3, 12))
 
 
 @pytest.mark.parametrize("name", ["a", "aaa", "77", "7 7", "zzz zzz", "!?"])
@@ -238,13 +228,13 @@ def test_alternatives_of_another_kind_stay_and_keep_their_order():
     assert state == {"restaurant-name": ["dontcare", "sea thai", "pizza hut"]}
 
 
-def test_places_are_renamed_on_request_only():
+def test_places_are_renamed_if_their_slots_are_given():
     names = [("train-departure", "norwich", ["norwich"])]
     row = dialog_row(
         ["from norwich"], {"train-departure": ["norwich"], "train-day": ["friday"]}, names, [(0, "norwich", "norwich")]
     )
     assert augment_row(EntityAugmenter(), row) == (None, None)
-    texts, state = views(EntityAugmenter("swap", places=True, bank=BANK), row)
+    texts, state = views(EntityAugmenter("swap", slots=PLACE_SLOTS, bank=BANK), row)
     assert state["train-departure"][0] in ("fresno", "long beach") and state["train-day"] == ["friday"]
     assert texts == [f"from {state['train-departure'][0]}"]
 
@@ -312,17 +302,16 @@ def test_rows_of_a_dialogue_agree_and_dialogues_seeds_and_epochs_differ():
     base = EntityAugmenter()
     assert views(base, early)[1]["hotel-name"] == views(base, late)[1]["hotel-name"]
     assert views(base, early)[0][0] == views(base, late)[0][0]
-    others = [replace(base, seed=1), replace(base, epoch=1), replace(base, method="gibberish")]
+    others = [replace(base, seed=1), replace(base, epoch=1)]
     drawn = [views(other, early)[1]["hotel-name"][0] for other in [base, *others]]
     drawn.append(views(base, {**early, "dialogue_id": "MUL0004"})[1]["hotel-name"][0])
-    assert len(set(drawn)) == 5
+    assert len(set(drawn)) == 4
 
 
 def test_pinned_names():
     # Cached and published pairs depend on these: increase EntityAugmenter.revision if they change.
     row = {"dialogue_id": "MUL0003", "names": [{"slot": "hotel-name", "name": "warkworth house", "forms": []}]}
-    drawn = {m: EntityAugmenter(m).renaming(row)["warkworth house"] for m in ("scramble", "gibberish")}
-    assert drawn == json.loads(Path(__file__).with_name("pinned_names.json").read_text())
+    assert EntityAugmenter().renaming(row)["warkworth house"] == "oesuh wowrakrth"
 
 
 def many_rows(dialogues=30):
@@ -380,9 +369,9 @@ def test_only_equal_settings_are_read_from_the_cache(dataset, how, monkeypatch):
     fingerprints = {first[1]}
     swapped = {"method": "swap", "bank": BANK}
     more = {"method": "swap", "bank": {**BANK, "hotel": ["Other"]}}
-    settings = [swapped, more, {"seed": 2}, {"seed": 1, "epoch": 1}, {"seed": 1, "method": "gibberish"}]
+    settings = [swapped, more, {"seed": 2}, {"seed": 1, "epoch": 1}]
     settings += [{"seed": 1, option: value} for option, value in
-                 (("places", True), ("mentioned_only", False), ("covariant_only", True))]  # fmt: skip
+                 (("slots", ["hotel-name"]), ("mentioned_only", False), ("covariant_only", True))]  # fmt: skip
     for other in settings:
         count, fingerprint = run(**other)
         assert count > 0

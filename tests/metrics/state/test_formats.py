@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dair_hf.errors import DataError
 from dair_hf.metrics.command_line import jga
 from dair_hf.metrics.state.conventions import FORMAT_PRESETS
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy
@@ -251,24 +250,6 @@ def test_average_goal_and_slot_accuracy() -> None:
 def test_default_cleaning_of_simpletod(slot: str, predicted: str, gold: str, right: bool) -> None:
     result = figures([{slot: predicted}], [{slot: gold}], preset="simpletod_default_cleaning")
     assert result["joint_goal_accuracy"] == right
-
-
-def test_type2_cleaning_of_simpletod() -> None:
-    gold = [{"hotel-area": "east"}, {"hotel-area": "east", "hotel-stars": "4"}]
-    early = [{"hotel-area": "east", "hotel-stars": "4"}, gold[1]]
-    never = [{"hotel-area": "east", "hotel-stars": "3"}, gold[1]]
-    settings: Json = {"preset": "simpletod_type2_cleaning"}
-    assert [figures(p, gold, **settings)["joint_goal_accuracy"] for p in (early, never)] == [1.0, 0.5]
-    unset = [gold[0] | {"hotel-stars": "not mentioned"}, gold[1]]
-    assert figures(early, unset, **settings)["joint_goal_accuracy"] == 1.0
-    for dialogue, expected in (("PMUL4880", 0.5), ("PMUL4880.json", 0.5), ("PMUL4881", 1.0)):
-        listed = [
-            [{"row_id": f"{dialogue}/{turn}", "state": state} for turn, state in ((3, s[1]), (2, s[0]))]
-            for s in (early, gold)
-        ]
-        assert joint_goal_accuracy(*listed, intervals=False, **settings)["joint_goal_accuracy"] == expected
-    with pytest.raises(DataError, match="turn_id"):
-        joint_goal_accuracy(early, gold, **settings)
 
 
 def test_label_maps_of_trippy(tmp_path: Path) -> None:
