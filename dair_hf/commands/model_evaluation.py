@@ -118,6 +118,12 @@ def _evaluated_answers(name: str, rows: Dataset, settings: EvaluationSettings, i
     units, _ = evaluator.units_and_masks(views, None)
     given = views.read_answers(name, ignored=ignored)
     answers = [views.form.text_of(answer, rows.features.get(LABEL)) for answer in given]
+    spelled = [{str(value).casefold() for value in values} for values in (answers, views.references)]
+    if views.form.target == LABEL and spelled[0].isdisjoint(spelled[1]):
+        print(
+            f"warning: no answer of {name} is a label of the pairs: {answers[0]!r:.60}, {views.references[0]!r:.60}",
+            file=sys.stderr,
+        )
     found = evaluator.evaluate_views(views, answers, views.references, units)
     unused: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
     return found, {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}, unused, None

@@ -83,11 +83,9 @@ def _compute(arguments: argparse.Namespace) -> None:
         require_output_file(arguments.json, list(files.values()), arguments.overwrite, _is_own)
     changed = {name: value for name in _SWITCHES if (value := getattr(arguments, name)) is not None}
     preset, convention = resolve_convention(arguments.preset or FORMAT_PRESETS[arguments.format], **changed)
-    if arguments.format == "json":
-        read = read_turns_file
-    else:
-        read = functools.partial(read_published, name=arguments.format, is_only=arguments.references is not None)
-    predictions, references = (read(file, kind=kind) for kind, file in files.items())
+    read = read_turns_file if arguments.format == "json" else functools.partial(read_published, name=arguments.format)
+    is_only = arguments.references is not None
+    predictions, references = (read(file, kind=kind, is_only=is_only) for kind, file in files.items())
     turns = pair_items(predictions, references)
     results = summarize_turns(turns, preset, convention, confidence=arguments.confidence)
     if arguments.json is not None:

@@ -158,26 +158,34 @@ def read_turns(items: Iterable[Any], kind: str) -> list[Item]:
     return [_read_turn(item, f"{kind}[{index}]", kind) for index, item in enumerate(items)]
 
 
-def read_turns_file(path: str, kind: str) -> list[Item]:
-    """Read a file of JSON lines with one item a line; blank lines are skipped."""
+def read_turns_file(path: str, kind: str, is_only: bool = True) -> list[Item]:
+    """Read a file of JSON lines with one item a line; blank lines are skipped.
+
+    If the file holds both kinds (not `is_only`), its predictions are under `prediction`.
+    """
     # str.splitlines would also split at characters that JSON strings may contain.
     lines = enumerate(decode_utf8(read_bytes(path), path).split("\n"), start=1)
-    return [_read_turn(line, f"{path}:{number}", kind) for number, line in lines if line.strip()]
+    return [_read_turn(line, f"{path}:{number}", kind, is_only) for number, line in lines if line.strip()]
 
 
-def _read_turn(item: Any, where: str, kind: str) -> Item:
+def _read_turn(item: Any, where: str, kind: str, is_only: bool = True) -> Item:
     item = parse_item(item, where) if isinstance(item, str) else item
-    if _has_wrapper(item):
-        return read_item(item, Belief.of(read_state(item["state"], where)), where)
+    key, has_state = _STATE_KEYS[kind], _has_wrapper(item)
     # No schema has slots of the names of ids, or a slot "prediction" or "reference" whose value is text.
     is_line = isinstance(item, Mapping) and (
-        any(name in item for name in _ID_KEYS) or any(isinstance(item.get(key), str) for key in _STATE_KEYS.values())
+        has_state
+        or any(name in item for name in _ID_KEYS)
+        or any(isinstance(item.get(name), str) for name in _STATE_KEYS.values())
     )
+    if not is_only and kind == "predictions" and not (is_line and key in item):
+        raise DataError(f"{where}: expected the key 'prediction' beside a gold state, or a file of references")
     if not is_line:
         return Item(Belief.of(read_state(item, where)), where)
-    if _STATE_KEYS[kind] not in item:
+    if key not in item and has_state:
+        return read_item(item, Belief.of(read_state(item["state"], where)), where)
+    if key not in item:
         raise DataError(f"{where}: expected the key 'state', got {', '.join(map(repr, item))}")
-    state = item[_STATE_KEYS[kind]]
+    state = item[key]
     parsed = _object_in(state) if isinstance(state, str) else state
     if isinstance(parsed, str):
         belief = read_belief(parsed)

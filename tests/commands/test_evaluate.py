@@ -300,6 +300,14 @@ def test_answers_name_a_class_as_json_or_its_names_do(tmp_path: Path, label: Any
     assert [line["correct"] for line in predictions(tmp_path / "out")] == [True, True]
 
 
+def test_answers_that_are_no_labels_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = write(tmp_path / "pairs.jsonl", [{"text": "a", "label": 1, "augmented_text": "b", "augmented_label": 0}])
+    for names, is_reported in ((("POSITIVE", "NEGATIVE"), True), (("0", "1"), False)):
+        answers = write(tmp_path / "a.jsonl", [{"row_id": "0", "view": v, "answer": a} for v, a in enumerate(names)])
+        assert evaluate(answers, pairs, tmp_path / names[0]) == 0
+        assert ("is a label of the pairs: 'POSITIVE', '1'" in capsys.readouterr().err) is is_reported
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [

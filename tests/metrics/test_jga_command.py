@@ -76,6 +76,17 @@ def test_errors_are_one_line_with_file_and_line(
     assert named.replace("{p}", path).replace("{r}", references) in printed
 
 
+def test_a_gold_state_is_no_prediction(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file alone has its predictions under `prediction`, or it would be compared with itself."""
+    both = write("b", [{**row, "prediction": "hotel-area = east"} for row in REFERENCES])
+    for files in ([both], [both, "--references", write("r", REFERENCES)]):
+        assert jga(["--predictions", *files]) == 0
+        assert capsys.readouterr().out.splitlines()[1].endswith("1/3")
+    for rows in (REFERENCES, [row["state"] for row in REFERENCES]):
+        assert jga(["--predictions", write("p", rows)]) == 2
+        assert "expected the key 'prediction'" in capsys.readouterr().err
+
+
 def test_json_output_replaces_no_other_file(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = write("p", [{"row_id": "A/0", "state": {}}])
     settings = write("settings.json", ['{"name": "a", "preset": 1, "c": 2}'])
