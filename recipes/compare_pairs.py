@@ -15,10 +15,9 @@ MODEL is an id on the Hub or a folder. With `text` and `label` it becomes a clas
 `prompt` and `completion`, `messages`, or `source` and `target` it answers in text. `--use_peft true` trains adapters.
 
 Steps: hold out a dev part and a test part, by groups; train every method from the same weights for equally many steps,
-and keep the epoch with the most dev pairs right in both views; with the first seed try two partner weights of DA, and
-of KL and DAIR if rows lack a partner, and choose by the same metric (DAIR sets its lambda itself); write a table, the
-differences with intervals paired over test rows and seeds, and the best model on dev. Finished runs are stored as JSON
-and not repeated.
+and keep the epoch with the most dev pairs right in both views; with the first seed try two partner weights of each
+method with pairs, and choose by the same metric (DAIR sets its lambda itself); write a table, the differences with
+intervals paired over test rows and seeds, and the best model on dev. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class PairEvaluator:
         correct: `(predictions, references) -> [N]`, True or False (or exactly 1 or 0) for each: the paper's H.
         answers: Predictions -> answers, hashable. Adds the flips of the answers, and is written to prediction files in
             place of the predictions, which may be thousands of logits.
-        scores: Name -> graded correctness `(predictions, references) -> [N]` float in [0, 1], such as the soft accuracy
+        scores: Name -> graded correctness `(predictions, references) -> [N]` float, such as the soft accuracy
             of VQA. Adds `original_<name>` and `augmented_<name>`, means over all rows and over all their partners.
         references: Column of the references, read by `evaluate_pairs`; the augmented view has `augmented_<name>`, a
             second partner `augmented_2_<name>`. The target of texts is inherited if no partner has a column for it.

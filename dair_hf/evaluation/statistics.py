@@ -1,4 +1,4 @@
-"""Statistics of correctness: accuracy, consistency metric, flips, intervals, and tests between models.
+"""Statistics of correctness: accuracy, consistency metric, flips and intervals.
 
 Metrics are ratios of two sums over rows. A ratio with a denominator of 0 is NaN, and `null` in JSON files.
 """
