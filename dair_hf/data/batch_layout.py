@@ -137,9 +137,9 @@ class LayoutCollator:
         self.rule = rule
 
     def __call__(self, rows: Any) -> Any:
-        """Collate rows and add the layout; a batch without `view_mask` is returned as it is."""
+        """Collate rows and add the layout."""
         batch = self.collator(rows)
-        return {**batch, LAYOUT: self.rule.layout(batch)} if VIEW_MASK in batch else batch
+        return {**batch, LAYOUT: self.rule.layout(batch)}
 
 
 def _align_pairs(labels: np.ndarray, partners: np.ndarray) -> np.ndarray:

@@ -102,6 +102,7 @@ class PairCollator:
     ) -> None:
         self.base_collator = base_collator
         self.rules = rules
+        self.tokenizer = getattr(base_collator, "tokenizer", None)  # `Trainer` saves it
         # Other collators may use several columns of labels, and align labels with tokens themselves.
         self._is_of_transformers = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
 

@@ -214,12 +214,6 @@ class TokenBatchSampler(BatchRebalanceSampler):
             epoch += 1
 
     @property
-    def sizes(self) -> np.ndarray:
-        """Number of rows of every batch of the current epoch, longest rows first; ranks take turns."""
-        lengths, views = self._rows(self.epoch)
-        return self._sizes(lengths, views, np.lexsort((-views, -lengths)))
-
-    @property
     def has_empty_batches(self) -> bool:
         """True if there are more batches than rows."""
         return len(self) * self.ranks > self.n_rows

@@ -25,7 +25,7 @@ from transformers import (
 from transformers.modelcard import TASK_MAPPING
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.held_rows import held_rows
+from dair_hf.data.held_rows import is_transformed
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
@@ -95,8 +95,8 @@ class TrainingFacts:
     def of(cls, dataset: Any, name: str | Sequence[str] | None = None) -> TrainingFacts:
         """Return the facts on a training data set: its name or names, and the numbers of its rows and pairs."""
         facts = cls([name] if isinstance(name, str) else name or ())
-        if isinstance(dataset, datasets.Dataset | EpochPairs | TensorPairs):
-            views = views_of(held_rows(dataset))
+        if isinstance(dataset, datasets.Dataset | EpochPairs | TensorPairs) and not is_transformed(dataset):
+            views = views_of(dataset)
             facts.rows, facts.pairs = views.n_rows, int(views.has_partner.sum())
         return facts
 

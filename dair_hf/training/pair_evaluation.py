@@ -78,6 +78,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         self._rows_seen = 0
         self._answered: Any = None  # rows to which answers are generated
         self._answers: Tensor | None = None
+        self._answer_labels: Tensor | None = None  # of `_answered`
         self._exists: Tensor | None = None
 
     @property
@@ -93,17 +94,18 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """Refuse data without the columns that are read."""
         raise NotImplementedError
 
-    def tokenize(self, dataset: Any, name: str = "dataset") -> Any:
+    def tokenize(self, dataset: Any, name: str = "dataset", *, prompts: bool = False) -> Any:
         """Return rows of text as rows with the model's columns; other data as they are.
 
         Training and evaluation do so themselves, once for each object. Texts in the columns of a known form
-        (`pairs_from_jsonl`) are tokenized, unless there are `input_ids` or the collator reads the texts.
+        (`pairs_from_jsonl`) are tokenized, unless there are `input_ids` or the collator reads the texts. With
+        `prompts`, answers may be missing.
         """
         require_rows(dataset, name)
         has_classes = self._loss_name() in ("classification", "token_classification")
         config = getattr(base_model_of(self.model), "config", None)
         require_equal_classes(dataset, (getattr(config, "label2id", None) or {}) if has_classes else {}, name)
-        return self._text_rows(dataset, name)
+        return self._text_rows(dataset, name, prompts)
 
     # ---- loop over the originals ----
 
@@ -150,20 +152,24 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         if prediction_loss_only:
             return loss, None, None
         self._exists = self.accelerator.gather_for_metrics(exists)
+        label_ids = None if labels is None else labels[:, 0]
         if self._answers is None:
             predictions = self._original_outputs(model, batch, ignore_keys)
         else:
             # Ranks take turns with batches of equal size; the last batches repeat the first rows.
             ranks, rank, size = self.accelerator.num_processes, self.accelerator.process_index, len(exists)
             row_numbers = torch.arange(self._rows_seen + rank * size, self._rows_seen + (rank + 1) * size)
-            predictions = self._answers[row_numbers % len(self._answers)].to(exists.device)
+            row_numbers %= len(self._answers)
+            predictions = self._answers[row_numbers].to(exists.device)
+            if self._answer_labels is not None:
+                label_ids = self._answer_labels[row_numbers].to(exists.device)
             self._rows_seen += ranks * size
         if "inputs" in self.args.include_for_metrics:
             # `compute_metrics` gets the original views in the format of `Trainer`.
             originals = {name: v[:, 0] for name, v in inputs.items() if isinstance(v, Tensor) and name != VIEW_MASK}
             inputs.clear()
             inputs.update(originals)
-        return loss, predictions, None if labels is None else labels[:, 0]
+        return loss, predictions, label_ids
 
     def _original_outputs(self, model: nn.Module, batch: Mapping[str, Any], ignore_keys: list[str] | None) -> Any:
         """Return the outputs for the originals of a batch that `Trainer` gathers as predictions."""
@@ -189,12 +195,15 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         from dair_hf.evaluation.prediction import padded_array
         from dair_hf.evaluation.views import views_of
 
-        self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
+        self._evaluated_rows, self._rows_seen, self._exists = [], 0, None
+        self._answers = self._answer_labels = None
         if self.generates and not prediction_loss_only:
             answered = dataloader.dataset if self._answered is None else self._answered
             originals = views_of(held_rows(answered, self.args)).originals()
             answers = self._predictor().predict(self._model_columns(originals), dict(self._gen_kwargs or {}))
             self._answers = torch.from_numpy(padded_array(answers))
+            if self._answered is not None:
+                self._answer_labels = torch.from_numpy(padded_array(originals.column(LABELS)))
         self.gather_function = self._gather_rows
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         metrics = dict(output.metrics or {})
@@ -260,21 +269,21 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         given = self.tokenize(dataset, "eval_dataset")
         evaluates_pairs = self.evaluator is not None or self._default_evaluator() is not None
         dataset = held_rows(given, self.args) if evaluates_pairs and not self.args.prediction_loss_only else given
-        if dataset is not given:
-            # Under this key the Trainer keeps the data loader of persistent workers, which may be of other rows.
-            getattr(self, "_eval_dataloaders", {}).pop("eval", None)
-        if self._evaluates_pairs(dataset):
-            in_card = {} if data_name is None else {"data_name": data_name}
-            self._evaluate_pairs_args = (dataset, {**in_card, **gen_kwargs})
+        # Under this key the Trainer keeps the data loader of persistent workers, which may be of other rows.
+        getattr(self, "_eval_dataloaders", {}).pop("eval", None)
         args = self.args
         returns_predictions = self.compute_metrics is not None and not args.prediction_loss_only
         # Dropped rows must not be the shortest; the loader of persistent workers is used again for predictions.
         keeps_order = returns_predictions or args.dataloader_drop_last or args.dataloader_persistent_workers
         self._sorts_by_length = not keeps_order
         chosen = eval_dataset if isinstance(eval_dataset, str) and dataset is given else dataset
-        if self.generates and returns_predictions:
-            self._answered = self._text_rows.for_answers(dataset, "eval_dataset")
         try:
+            if self._evaluates_pairs(dataset):
+                in_card = {} if data_name is None else {"data_name": data_name}
+                self._evaluate_pairs_args = (dataset, {**in_card, **gen_kwargs})
+            if self.generates and returns_predictions:
+                answered = self._text_rows.for_answers(dataset, "eval_dataset")
+                self._answered = None if answered is dataset else answered
             return super().evaluate(chosen, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
             self._evaluate_pairs_args, self._sorts_by_length, self._answered = None, False, None
@@ -291,8 +300,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         Labels, targets of texts and the last answer of a chat may be missing. In chats that end with an answer, that
         turn is predicted.
         """
-        require_rows(test_dataset, "test_dataset")
-        test_dataset = self._text_rows(test_dataset, "test_dataset", prompts=True)
+        test_dataset = self.tokenize(test_dataset, "test_dataset", prompts=True)
         if self.generates and not self.args.prediction_loss_only:
             test_dataset = held_rows(self._text_rows.for_answers(test_dataset, "test_dataset"), self.args)
         return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -353,10 +361,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         Nothing is written, and the model card does not mention the metrics.
         """
         from dair_hf.evaluation.evaluator import PairEvaluator, as_evaluator
-        from dair_hf.evaluation.views import views_of
 
-        data = self.eval_dataset if dataset is None else dataset
-        data = self.tokenize(data)
+        data = self.tokenize(self.eval_dataset if dataset is None else dataset)
         evaluator = self.evaluator if evaluator is None else as_evaluator(evaluator)
         if evaluator is None and self.generates and self._text_rows.is_text(data):
             from dair_hf.evaluation.answers import same_texts
@@ -366,12 +372,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         if evaluator is None:
             raise DataError("evaluate_pairs: expected an evaluator, here or in DAIRTrainer")
         self._require_generation_arguments(gen_kwargs, self.generates and answers is None)
-        inherits = self._text_rows.is_target(data, evaluator.references)
-        if self.generates:
-            data = self._text_rows.for_answers(data, "dataset")
-        data = held_rows(data, self.args)
-        self._require_columns(data, "dataset")
-        views = views_of(data)
+        views, references = self._views_to_evaluate(data, evaluator, "dataset")
         units, masks = evaluator.units_and_masks(views, subsets)
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
@@ -379,7 +380,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 "evaluate_pairs: expected predict_with_generate unset for a language model, or "
                 "preprocess_logits_for_metrics=(logits, labels) -> predictions"
             )
-        references = views.column(evaluator.references or views.label_column, inherits)
         if evaluator.references is None and self.generates:
             references = predictor.decode_labels(references)
         equal_labels = evaluator.references is None
@@ -389,6 +389,18 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         else:
             predictions = self._read_answers(views, answers)
         return evaluator.evaluate_views(views, predictions, references, units, masks, intervals)
+
+    def _views_to_evaluate(self, data: Any, evaluator: PairEvaluator, name: str) -> tuple[PairViews, list[Any]]:
+        """Return the views of tokenized data, and the reference of each; refuse data that lack what is read."""
+        from dair_hf.evaluation.views import views_of
+
+        inherits = self._text_rows.is_target(data, evaluator.references)
+        if self.generates:
+            data = self._text_rows.for_answers(data, name)
+        data = held_rows(data, self.args)
+        self._require_columns(data, name)
+        views = views_of(data)
+        return views, views.column(evaluator.references or views.label_column, inherits)
 
     def _read_answers(self, views: PairViews, path: str | Path) -> list[Any]:
         """Return the answers of a file in the form of the model's predictions."""
@@ -455,6 +467,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     def _predictor(self) -> PairPredictor:
         from dair_hf.evaluation.prediction import PairPredictor, chosen_class
 
+        if (self.args.bf16_full_eval or self.args.fp16_full_eval) and not self.is_in_train:  # as `Trainer` does
+            self.model.to(self.args.device, torch.bfloat16 if self.args.bf16_full_eval else torch.float16)
         reduce = self.preprocess_logits_for_metrics
         if reduce is None and self._loss_name() in CLASS_LOSSES:
             reduce = chosen_class

@@ -65,7 +65,7 @@ class TextRows:
         limit_option: str = "max_length",
     ) -> None:
         self.model_of, self.tokenizer, self.loss, self.args = model_of, tokenizer, loss, args
-        self.limit_option = limit_option
+        self.limit_option, self.max_length = limit_option, args.max_length
         self._read_by_collator = frozenset(getattr(base_collator, "columns", ()))
         is_known = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
         self._passes_texts = not is_known and not args.remove_unused_columns
@@ -77,6 +77,10 @@ class TextRows:
 
     def __call__(self, data: Any, name: str, prompts: bool = False) -> Any:
         """Return data with the columns of the model; data that are no text in a known form as they are."""
+        if self.args.max_length != self.max_length:
+            raise DataError(
+                f"{self.limit_option}: expected {self.max_length} as when the trainer was made; make a new one"
+            )
         columns = self._text_columns(data, prompts)
         if columns is None:
             return data

@@ -393,7 +393,11 @@ class DAIRTrainer(PairEvaluationTrainer):
         self._require_columns(self.train_dataset, "train_dataset")
         sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         for name, data in sets.items() if self.args.eval_strategy != "no" else ():
-            require_columns(self.args, self.model, data, (), f"eval_dataset {name}".strip())  # it may still be text
+            where = f"eval_dataset {name}".strip()
+            require_columns(self.args, self.model, data, (), where)  # it may still be text
+            if self.evaluator is not None and not is_transformed(data):
+                views, _ = self._views_to_evaluate(self.tokenize(data, where), self.evaluator, where)
+                self.evaluator.units_and_masks(views, None)
         makes_metrics = self.compute_metrics is not None or type(self).evaluate is not PairEvaluationTrainer.evaluate
         evaluator = self.evaluator
         if evaluator is None and all(map(self._may_evaluate_pairs, sets.values())):
@@ -404,7 +408,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.awaits_pairs = needs_pairs and not require_pairs(data, self._known_columns(data), method, "train_dataset")
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """Return the lengths of the run, and keep the epoch's for `lr_drop_epochs`; data without a length have none."""
+        """Return the lengths of the run, and keep the epoch's for `lr_drop_epochs`, which needs data with a length."""
         if args.lr_drop_epochs is not None:
             self._epoch_steps = math.ceil(len(dataloader) / args.gradient_accumulation_steps)
         return super().set_initial_training_values(args, dataloader)

@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.compute
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
-from dair_hf.data.collator import LABELS, VIEW_MASK
+from dair_hf.data.collator import LABELS
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.trees.forest import FOREST, build_forest, cut_where_least_is_shared, pad_right, prefix_table
@@ -33,7 +33,7 @@ class ForestCollator:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Collate rows, and build their trees if they have labels."""
         batch = self.collator([{name: row[name] for name in row if name != self.column} for row in rows])
-        if VIEW_MASK not in batch or LABELS not in batch:
+        if LABELS not in batch:
             return batch
         groups = [row[self.column] for row in rows]
         return {**batch, FOREST: build_forest(batch, groups, self.nodes_at_once)}

@@ -186,7 +186,9 @@ def test_persistent_workers_do_not_mix_evaluation_sets(tmp_path: Path) -> None:
         made.args.dataloader_num_workers, made.args.dataloader_persistent_workers = 1, persistent
         made.eval_dataset = {"a": [TorchImages()[row] for row in range(4)], "b": [TorchImages()[row] for row in (4, 5)]}
         metrics = made.evaluate()
-        losses.append([metrics["eval_a_loss"], metrics["eval_b_loss"]])
+        rows = pictures().map(as_pixels, batched=True, remove_columns=["image", "label"])
+        stored = (made.evaluate(rows.select(chosen)) for chosen in ([0, 1], [2, 3]))
+        losses.append([metrics["eval_a_loss"], metrics["eval_b_loss"], *(found["eval_loss"] for found in stored)])
     assert losses[0] == losses[1] and losses[0][0] != losses[0][1]
 
 

@@ -264,3 +264,8 @@ def test_rows_that_accelerate_repeats_in_the_last_batch_are_known_after_batches_
 def test_no_row_of_a_sampler_of_ready_batches_is_repeated() -> None:
     loader = DataLoaderShard(list(range(6)), batch_sampler=TokenBatchSampler([1] * 6, max_tokens=4))
     assert _rows_in_last_batch(loader) is None
+
+
+def test_the_tokenizer_of_a_collator_is_saved_with_the_model(tmp_path: Path) -> None:
+    tiny.trainer(tmp_path, "t5", None, processing_class=None).save_model()
+    assert (tmp_path / "tokenizer.json").exists()

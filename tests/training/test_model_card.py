@@ -136,10 +136,12 @@ def test_the_card_counts_training_rows_and_pairs(tmp_path: Path) -> None:
     made.create_model_card(dataset=["First", "Second"])
     lines = (tmp_path / "README.md").read_text(encoding="utf-8").splitlines()
     assert "- training data: First, Second; 6 rows, of which 4 have an augmented view" in lines
-    made.train_dataset = tiny.pairs("t5", 6).to_iterable_dataset()
-    made.create_model_card()
-    text = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "- training data" not in text, "the rows of a stream are not known"
+    rows = tiny.pairs("t5", 6)
+    for data in (rows.to_iterable_dataset(), rows.with_transform(lambda row: pytest.fail("made"))):
+        made.train_dataset = data
+        made.create_model_card()
+        text = (tmp_path / "README.md").read_text(encoding="utf-8")
+        assert "- training data" not in text, "the pairs of a stream or a transform are not known"
 
 
 def test_lambda_that_sets_itself_is_stated_with_its_last_value(tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ def test_prompts_need_no_completion(tmp_path: Path, kind: str) -> None:
     assert found.predictions.tolist() == made.predict(targets, max_new_tokens=3).predictions.tolist()
 
 
+def test_pairs_are_evaluated_in_the_precision_of_a_full_evaluation(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", None, bf16_full_eval=True)
+    made.evaluate_pairs(tiny.pairs("gpt2", 2), lambda predictions, references: [True] * len(predictions))
+    assert made.model.dtype == torch.bfloat16
+
+
 def test_chats_that_end_with_the_user_are_answered(tmp_path: Path) -> None:
     tokenizer = chats.tokenizer()
     made = small(chats.llama(tokenizer), tmp_path, processing_class=tokenizer)

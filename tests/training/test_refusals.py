@@ -294,6 +294,11 @@ def test_evaluations_that_would_be_wrong_are_refused_before_generation(
     ):
         with pytest.raises(DataError, match=named):
             made.evaluate_pairs(**arguments)
+    late = {"eval_strategy": "epoch", "evaluator": PairEvaluator(same, references="state")}
+    training = of_language(eval_dataset=tiny.pairs("gpt2", 4), **late)(tmp_path)
+    with pytest.raises(DataError, match="state"):
+        training.train()
+    assert training.state.global_step == 0
     with pytest.raises(DataError, match="clusters"):
         made.evaluate_pairs(tiny.pairs("gpt2", 4).add_column("dialogue_id", ["a", "a", "b", None]), same)
     with pytest.raises(DataError, match="num_beams"):

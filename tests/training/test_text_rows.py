@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from dair_hf import DAIRTrainer, DataError, PairCollator
-from dair_hf.data.texts.forms import CLASSES
+from dair_hf.data.texts.forms import CHATS, CLASSES, view_of
 from dair_hf.evaluation.evaluator import PairEvaluator
 from tests.fixtures import chats, saved_models, tiny
 
@@ -121,6 +121,9 @@ def test_classes_with_two_numbers_are_refused(
         return
     with pytest.raises(DataError, match=f"train_dataset, column '{column}'"):
         trainer(tmp_path, bert(**model), rows)
+    if column == "label":
+        with pytest.raises(DataError, match="test_dataset, column 'label'"):
+            trainer(tmp_path, bert(**model)).predict(rows)
     numbers = {"no": 0, "yes": 1}
     for name in ("label", "augmented_label"):
         rows = rows.align_labels_with_mapping(numbers, name)
@@ -258,14 +261,19 @@ def test_all_turns_are_trained_and_the_last_one_is_answered(tmp_path: Path) -> N
     train = made.train_dataset
     learned = ["".join(tokenizer.decode([token]) for token in labels if token != -100) for labels in train["labels"][:]]
     assert learned == ["bc<|im_end|>e<|im_end|>", "bc<|im_end|>", "bc<|im_end|>"]
-    seen: list[tuple[list[str], list[str]]] = []
+    seen: list[Any] = []
 
     def correct(predictions: list[str], references: list[str]) -> list[bool]:
-        seen.append((predictions, references))
+        seen.append(references)
         return [True] * len(references)
 
     made.evaluate_pairs(chat_rows(), correct, intervals=False)
-    assert seen[0][1] == ["e", "bc", "bc", "gh", "bc"]
+    assert seen[0] == ["e", "bc", "bc", "gh", "bc"]
+    made.compute_metrics = lambda prediction: seen.append(prediction.label_ids) or {}
+    both = chat_rows().select([0, 1])  # the last one ends with the user
+    made.evaluate(both)
+    turns = [[tokenizer.decode(row[row != -100]) for row in ids] for ids in (seen[1], made.predict(both).label_ids)]
+    assert turns == [["e<|im_end|>", "bc<|im_end|>"]] * 2
     # The prompt ends where the last turn begins, whatever follows it.
     answered = made._text_rows.for_answers(train, "rows")
     prompts = [
@@ -304,6 +312,9 @@ def test_prompts_lose_their_beginning_and_targets_their_end(tmp_path: Path, capl
     long = rows_of([PAIRS[0] | {"completion": "w7 " * 40}])  # by default, the model's positions are the limit
     with pytest.raises(DataError, match=r"row 'a': .* max_length=32"):
         trainer(tmp_path, tiny.model("llama")).evaluate_pairs(long)
+    made.args.max_length = 3  # the rows are already cut
+    with pytest.raises(DataError, match="max_length: expected 4"):
+        made.train()
     with pytest.raises(DataError, match="max_length=33"):
         trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=33)
 
@@ -408,6 +419,12 @@ def test_of_a_completion_of_several_turns_the_last_one_is_answered(tmp_path: Pat
     seen: list[list[str]] = []
     made.evaluate_pairs(rows, lambda p, r: [seen.append(r) is None] * len(r), intervals=False)
     assert seen == [["e", "e"]]
+
+
+def test_calls_of_tools_keep_their_own_arguments() -> None:
+    calls = [{"function": {"name": name, "arguments": {argument: 1}}} for name, argument in (("f", "x"), ("g", "y"))]
+    rows = datasets.Dataset.from_list([{"messages": [{"role": "assistant", "tool_calls": [call]}]} for call in calls])
+    assert [view_of(row, CHATS, 0, "")["messages"][0]["tool_calls"] for row in rows] == [[call] for call in calls]
 
 
 def test_tools_of_a_partner(tmp_path: Path) -> None:

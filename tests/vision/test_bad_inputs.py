@@ -20,7 +20,7 @@ from dair_hf.vision.mnist.digits import load_mnist
 from dair_hf.vision.mnist.rotated import RotatedConfig, rotated_evaluation_pairs, rotated_train_pairs
 from dair_hf.vision.mnist.six_nine import SixNineConfig, six_nine_train_pairs
 from dair_hf.vision.networks import ImageNetworkConfig
-from tests.fixtures.cifar import binary, noise_images, part, write_batches
+from tests.fixtures.cifar import noise_images, write_batches
 from tests.fixtures.digits import idx, noise_digits, png, write_idx, write_parquet
 from tests.fixtures.variant_images import CLASSES, VARIANTS, write_variants
 
@@ -94,21 +94,11 @@ def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
         load_mnist(tmp_path, "train")
 
 
-@pytest.mark.parametrize(
-    ("kind", "content", "error"),
-    [
-        ("images", idx(DIGITS["train"].labels.numpy()), ValueError),
-        ("images", idx(DIGITS["train"].images.numpy())[:-1], ValueError),
-        ("images", idx(DIGITS["train"].images.numpy()) + b"\0", ValueError),
-        ("labels", idx(np.zeros(49)), DataError),
-        ("labels", idx(np.full(50, 11)), DataError),
-    ],
-    ids=["labels", "short", "long", "count", "range"],
-)
-def test_idx_files(tmp_path: Path, kind: str, content: bytes, error: type[Exception]) -> None:
+@pytest.mark.parametrize("labels", [np.zeros(49), np.full(50, 11)])
+def test_idx_files(tmp_path: Path, labels: np.ndarray) -> None:
     write_idx(tmp_path, "train", DIGITS["train"])
-    next(tmp_path.glob(f"train-{kind}*")).write_bytes(content)
-    with pytest.raises(error):
+    next(tmp_path.glob("train-labels*")).write_bytes(idx(labels))
+    with pytest.raises(DataError):
         load_mnist(tmp_path, "train")
 
 
@@ -124,13 +114,9 @@ def test_missing_files(tmp_path: Path, load: Callable[..., Any]) -> None:
         load(tmp_path, "train")
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [(binary(part(IMAGES["test"], 0, 4))[:-1], ValueError), (b"\x0a" + bytes(3072), DataError)],
-)
-def test_cifar10_batches(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
-    (tmp_path / "test_batch.bin").write_bytes(content)
-    with pytest.raises(error):
+def test_cifar10_batches(tmp_path: Path) -> None:
+    (tmp_path / "test_batch.bin").write_bytes(b"\x0a" + bytes(3072))
+    with pytest.raises(DataError):
         load_cifar10(tmp_path, "test")
 
 

@@ -130,11 +130,12 @@ class TextEncoder:
         """Encode a prompt without an answer."""
         if self.needs.loss == "seq2seq":
             return self._input(text)
-        return self._cut_prompt([*self.needs.before_prompt, *self._ids(text)])
+        return self._cut_prompt(self._ids(text), self.needs.before_prompt)
 
-    def _cut_prompt(self, ids: list[int]) -> tuple[dict[str, Any], int]:
-        kept = ids if self.needs.limit is None else ids[-self.needs.limit + 1 :]  # room for an answer
-        return {INPUT_IDS: kept, "attention_mask": [1] * len(kept)}, CUT_INPUT * (len(kept) < len(ids))
+    def _cut_prompt(self, ids: list[int], before: Sequence[int] = ()) -> tuple[dict[str, Any], int]:
+        room = len(ids) if self.needs.limit is None else max(1, self.needs.limit - 1 - len(before))  # for an answer
+        kept = [*before, *ids[-room:]]
+        return {INPUT_IDS: kept, "attention_mask": [1] * len(kept)}, CUT_INPUT * (len(ids) > room)
 
     def _messages(self, content: Mapping[str, Any], where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:
         """Encode messages: of a prompt without an answer, a prompt and a completion, or a chat."""

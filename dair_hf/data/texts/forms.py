@@ -141,7 +141,7 @@ def _checked(value: Any, column: str, where: object, prefix: str) -> Any:
     elif column == MESSAGES or (column in (PROMPT, COMPLETION) and isinstance(value, list)):
         expected = "messages with a role and a content"
         if isinstance(value, Sequence) and not isinstance(value, str) and value:
-            kept = [_without_missing(message, deep=False) for message in value]
+            kept = [_without_missing(message) for message in value]
             wrong = next((message for message in kept if not _is_message(message)), None)
             if wrong is None:
                 return kept
@@ -174,11 +174,10 @@ def tools_of(row: Mapping[str, Any], prefix: str, where: object) -> list[Any] | 
     return [_without_missing(tool) for tool in tools]
 
 
-def _without_missing(value: Any, deep: bool = True) -> Any:
+def _without_missing(value: Any) -> Any:
     """Return a value without the fields of dictionaries that are None."""
     if isinstance(value, Mapping):
-        kept = {name: part for name, part in value.items() if part is not None}
-        return {name: _without_missing(part) for name, part in kept.items()} if deep else kept
+        return {name: _without_missing(part) for name, part in value.items() if part is not None}
     return [_without_missing(part) for part in value] if isinstance(value, list) else value
 
 

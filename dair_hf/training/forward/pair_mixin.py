@@ -71,7 +71,8 @@ class PairMixin:
         rules = row_rules(trainer.model, name, name in MODEL_LOSSES)
         self.data_collator = PairCollator(trainer.data_collator, rules)
         self.loss_is_scaled_for_ga = True  # `compute_loss` divides by the rows of the step
-        self._rule = TargetRule(getattr(self.sample_loss, "shifts_labels", False))
+        shifts, is_soft = (getattr(self.sample_loss, name, False) for name in ("shifts_labels", "soft_labels"))
+        self._rule = TargetRule(shifts, is_soft)
         self._views = self._partners = torch.empty(0)  # of the batch that is trained
 
     def _set_signature_columns_if_needed(self: Any) -> None:

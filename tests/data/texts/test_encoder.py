@@ -24,10 +24,12 @@ def encoded_chat(limit: int | None, side: str = "right", answers: bool = False) 
 @pytest.mark.parametrize(("prompt", "kept"), [("w4 w5 w6", [5, 6]), ("w5 w6", [5, 6]), ("w6", [6])])
 def test_prompts_leave_room_for_an_answer(prompt: str, kept: list[int]) -> None:
     form = form_of(["prompt"], True, "LlamaForCausalLM", prompts=True)
-    needs = ModelNeeds("causal", "LlamaForCausalLM", limit=3)
-    found = TextEncoder(form, tiny.tokenizer(), needs, ["prompt"], prompts=True)({"prompt": prompt})
     note = CUT_INPUT if len(prompt.split()) > len(kept) else 0
-    assert found == {"input_ids": kept, "attention_mask": [1] * len(kept), NOTES: note}
+    for before in ((), (1,)):  # such as a token at the beginning
+        needs = ModelNeeds("causal", "LlamaForCausalLM", limit=3 + len(before), before_prompt=before)
+        found = TextEncoder(form, tiny.tokenizer(), needs, ["prompt"], prompts=True)({"prompt": prompt})
+        ids = [*before, *kept]
+        assert found == {"input_ids": ids, "attention_mask": [1] * len(ids), NOTES: note}
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

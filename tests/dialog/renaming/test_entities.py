@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.dialog.renaming.entities import EntityAugmenter, _augmented_features, _match_case, load_bank, redraw
-from dair_hf.dialog.rows import FEATURES, PLACE_SLOTS
+from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 from tests.fixtures.dialogs import augment_row, dialog_row
@@ -226,17 +226,6 @@ def test_alternatives_of_another_kind_stay_and_keep_their_order():
     row["state"][0]["values"] = ["dontcare", "nandos", "NANDOS", "pizza hut"]
     _, state = views(EntityAugmenter("swap", slots=["restaurant-name"], bank={"restaurant": ["Sea Thai"]}), row)
     assert state == {"restaurant-name": ["dontcare", "sea thai", "pizza hut"]}
-
-
-def test_places_are_renamed_if_their_slots_are_given():
-    names = [("train-departure", "norwich", ["norwich"])]
-    row = dialog_row(
-        ["from norwich"], {"train-departure": ["norwich"], "train-day": ["friday"]}, names, [(0, "norwich", "norwich")]
-    )
-    assert augment_row(EntityAugmenter(), row) == (None, None)
-    texts, state = views(EntityAugmenter("swap", slots=PLACE_SLOTS, bank=BANK), row)
-    assert state["train-departure"][0] in ("fresno", "long beach") and state["train-day"] == ["friday"]
-    assert texts == [f"from {state['train-departure'][0]}"]
 
 
 def test_no_partner_if_nothing_changes():

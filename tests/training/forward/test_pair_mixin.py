@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 import torch
-from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
+from transformers import (
+    BertForSequenceClassification,
+    DataCollatorForSeq2Seq,
+    Trainer,
+    TrainingArguments,
+    default_data_collator,
+)
 
-from dair_hf import DAIRConfig, DataError, PairMixin
-from tests.fixtures import tiny
+from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairMixin
+from tests.fixtures import saved_models, tiny
 
 LAMBDA = 0.7
 # 13 rows: two steps of an epoch have six rows, the last has one.
@@ -58,6 +65,20 @@ def test_updates_are_those_of_dair_trainer(tmp_path: Path, kind: str, partners: 
         made.train()
         assert tiny.distance(expected, tiny.weights(made.model)) < 1e-9
     assert tiny.distance(expected, tiny.trained(tmp_path, kind, data, dair_lambda=0.0, **WHOLE)) > 1e-3
+
+
+def test_scores_of_zero_are_no_target(tmp_path: Path) -> None:
+    data = datasets.Dataset.from_dict({
+        "input_ids": [[4, 5], [6, 7]], "labels": [[1.0, 0.0], [0.5, 0.5]],
+        "augmented_input_ids": [[4, 6], [7, 8]], "augmented_labels": [[0.0, 0.0], [0.0, 1.0]],
+    })  # fmt: skip
+    found, args = [], tiny.config(tmp_path, max_steps=2, dair_lambda=LAMBDA)
+    for kind, given in ((DAIRTrainer, args), (partial(PairTrainer, dair_lambda=LAMBDA), plain(args))):
+        torch.manual_seed(0)
+        model = BertForSequenceClassification(saved_models.bert_config()).double()
+        kind(model, given, default_data_collator, data, sample_loss="soft_score").train()
+        found.append(tiny.weights(model))
+    assert tiny.distance(*found) < 1e-9
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
