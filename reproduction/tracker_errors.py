@@ -1,6 +1,6 @@
 """Errors of dialog state trackers by turn and by slot, from the predictions that `recipes/multiwoz_simpletod.py` keeps.
 
-    python -m reproduction.tracker_errors outputs/multiwoz21_lambda --output results/multiwoz21_errors
+    python -m reproduction.tracker_errors outputs/multiwoz21_small --output results/multiwoz21_errors
 
 Each run has one JSON file with the counts of originals and first partners; `reproduction.ledger` makes the table. As in
 the accuracy of the paper, a turn without a partner counts as two identical views. A slot of a turn is missed (only gold
@@ -33,7 +33,8 @@ FOLDER = "multiwoz21_errors"
 VIEWS = {"original": "known names", "augmented": "unseen names"}
 KINDS = ("missed", "extra", "wrong")
 SLOTS = 12  # with the most errors, in the table
-TURNS = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 999))  # first and last number of the turns in a column
+# Column -> first and last number of its turns.
+TURNS = {"turn 1": (0, 0), "2": (1, 1), "3": (2, 2), "4 to 5": (3, 4), "6 to 9": (5, 8), "later": (9, math.inf)}
 
 
 def errors_of(predictions: Path, preset: str) -> dict[str, dict[str, Any]]:
@@ -91,8 +92,7 @@ def errors_table(results: Path) -> str:
     by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in found:
         by_method[run["method"]].append(run)
-    columns = [f"turn {first + 1}" if first == last else f"turns {first + 1} to {last + 1}" for first, last in TURNS]
-    header = ["names", "method", "seeds", *columns, "after a right turn", *KINDS, "new"]
+    header = ["names", "method", "seeds", *TURNS, "after a right turn", *KINDS, "new"]
     lines: list[Sequence[object]] = []
     for view, title in VIEWS.items():
         for method, runs in by_method.items():
@@ -124,7 +124,7 @@ def _row(errors: dict[str, Any]) -> list[float]:
     """Return the JGA by number of the turn and behind a right turn, then errors of slots in 100 turns."""
     turns = sum(errors["turns"].values())
     by_turn = []
-    for first, last in TURNS:
+    for first, last in TURNS.values():
         numbers = [number for number in errors["turns"] if first <= int(number) <= last]
         right, of = (sum(errors[key].get(number, 0) for number in numbers) for key in ("right", "turns"))
         by_turn.append(right / of if of else math.nan)
