@@ -69,7 +69,7 @@ from dair_hf.experiments.comparison import (
     with_settings,
 )
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.run_records import finished_records
+from dair_hf.experiments.run_records import fingerprint, finished_records
 from dair_hf.io.commands import run_recipe
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
@@ -193,6 +193,9 @@ def main() -> None:
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
     misleads = data.demo_areas
     files["renaming"] = f"revision {EntityAugmenter.revision}"
+    files["names"] = fingerprint({kind: sorted(names) for kind, names in dialogs.unseen_names.items()})
+    if dialogs.pretrain is not None:
+        files["pretrain"] = dialogs.pretrain._fingerprint
     is_finished = None not in finished_records(folder, runs, settings, files).values()
     ceiling = None if is_finished else check_pairs(dialogs, data, encoder, folder)
     compare(

@@ -168,8 +168,8 @@ def test_multiwoz_with_a_common_base(multiwoz: dict[str, Any], tmp_path: Path) -
         for entry in line["reference"]
         if entry["slot"] == "hotel-name"
     }
-    assert named
-    assert named <= {name.lower() for name in UNSEEN}
+    assert named and named <= {name.lower() for name in UNSEEN}
+    assert record["data"].keys() == {"train", "test", "renaming", "names", "pretrain"}
     # Other methods, with regularizers and lambdas of their own, start from the stored base and do not train it again.
     made = {path: path.stat().st_mtime_ns for path in base.iterdir()}
     run(output_dir=tmp_path, methods=["dair", "kl"], lambdas='{"kl": 3.0}', neighbour_attention=0, **multiwoz)
