@@ -118,8 +118,9 @@ def _evaluated_answers(name: str, rows: Dataset, settings: EvaluationSettings, i
     units, _ = evaluator.units_and_masks(views, None)
     given = views.read_answers(name, ignored=ignored)
     answers = [views.form.text_of(answer, rows.features.get(LABEL)) for answer in given]
-    spelled = [{str(value).casefold() for value in values} for values in (answers, views.references)]
-    if views.form.target == LABEL and spelled[0].isdisjoint(spelled[1]):
+    rule = str(evaluator.preset)
+    keys = set(map(MATCHES[rule].key, answers))
+    if views.form.target == LABEL and keys.isdisjoint(reference_keys(rule, views.references)):
         print(
             f"warning: no answer of {name} is a label of the pairs: {answers[0]!r:.60}, {views.references[0]!r:.60}",
             file=sys.stderr,

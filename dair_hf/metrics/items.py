@@ -174,6 +174,7 @@ def _read_turn(item: Any, where: str, kind: str, is_only: bool = True) -> Item:
     # No schema has slots of the names of ids, or a slot "prediction" or "reference" whose value is text.
     is_line = isinstance(item, Mapping) and (
         has_state
+        or (not is_only and key in item)
         or any(name in item for name in _ID_KEYS)
         or any(isinstance(item.get(name), str) for name in _STATE_KEYS.values())
     )

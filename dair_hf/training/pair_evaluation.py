@@ -269,14 +269,16 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         given = self.tokenize(dataset, "eval_dataset")
         evaluates_pairs = self.evaluator is not None or self._default_evaluator() is not None
         dataset = held_rows(given, self.args) if evaluates_pairs and not self.args.prediction_loss_only else given
-        # Under this key the Trainer keeps the data loader of persistent workers, which may be of other rows.
-        getattr(self, "_eval_dataloaders", {}).pop("eval", None)
         args = self.args
         returns_predictions = self.compute_metrics is not None and not args.prediction_loss_only
         # Dropped rows must not be the shortest; the loader of persistent workers is used again for predictions.
-        keeps_order = returns_predictions or args.dataloader_drop_last or args.dataloader_persistent_workers
+        persistent = args.dataloader_persistent_workers
+        keeps_order = returns_predictions or args.dataloader_drop_last or persistent
         self._sorts_by_length = not keeps_order
         chosen = eval_dataset if isinstance(eval_dataset, str) and dataset is given else dataset
+        # The Trainer would keep the loader of any rows without a name, and evaluate them again in place of others.
+        is_kept = dataset is given and (eval_dataset is None or isinstance(eval_dataset, str))
+        args.dataloader_persistent_workers = persistent and is_kept
         try:
             if self._evaluates_pairs(dataset):
                 in_card = {} if data_name is None else {"data_name": data_name}
@@ -287,6 +289,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             return super().evaluate(chosen, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
             self._evaluate_pairs_args, self._sorts_by_length, self._answered = None, False, None
+            args.dataloader_persistent_workers = persistent
 
     def predict(
         self,

@@ -395,7 +395,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         for name, data in sets.items() if self.args.eval_strategy != "no" else ():
             where = f"eval_dataset {name}".strip()
             require_columns(self.args, self.model, data, (), where)  # it may still be text
-            if self.evaluator is not None and not is_transformed(data):
+            is_stored = isinstance(data, datasets.Dataset | datasets.IterableDataset) and not is_transformed(data)
+            if self.evaluator is not None and is_stored:
                 views, _ = self._views_to_evaluate(self.tokenize(data, where), self.evaluator, where)
                 self.evaluator.units_and_masks(views, None)
         makes_metrics = self.compute_metrics is not None or type(self).evaluate is not PairEvaluationTrainer.evaluate

@@ -64,7 +64,7 @@ class TextEncoder:
     A note says which texts are cut, empty or white space. An empty target is learned as the end of the answer alone.
     """
 
-    revision = 5  # part of the fingerprint by which `Dataset.map` finds earlier results
+    revision = 6  # part of the fingerprint by which `Dataset.map` finds earlier results
 
     def __init__(
         self,
