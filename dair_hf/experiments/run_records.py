@@ -240,7 +240,7 @@ def lambda_text(value: float | str | None) -> str:
 def _is_same(record: Mapping[str, Any], now: Mapping[str, Any], data: Mapping[str, str]) -> bool:
     """Return whether a run had these settings and data, whose fingerprint replaces the location of files.
 
-    A setting that a record lacks counts as its default. Progress bars do not count.
+    What a record lacks counts as equal: a setting to its default, a fingerprint to any. Progress bars do not count.
     """
     paths = {key: {"output_dir", "disable_tqdm", *getattr(value, "PATH_FIELDS", ())} for key, value in now.items()}
     plain, defaults = (json.loads(json.dumps(of, default=str)) for of in (_plain_config(now), _defaults(now)))
@@ -259,7 +259,7 @@ def _is_same(record: Mapping[str, Any], now: Mapping[str, Any], data: Mapping[st
         }
         for settings in (recorded, plain)
     )
-    return before == after and record.get("data", {}) == data
+    return before == after and {**data, **record.get("data", {})} == data
 
 
 def _defaults(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
