@@ -12,8 +12,8 @@ from tests.fixtures.paths import ROOT
 
 # Lower a limit with every room that becomes smaller.
 FILES = 208
-LINES = 32_938
-TEST_LINES = 39_607
+LINES = 32_937
+TEST_LINES = 39_606
 RAISES_PER_1000 = 16  # in the package, of lines of code
 RAISES_PER_1000_OF_A_ROOM = 28
 PUBLIC_NAMES = 650

@@ -119,12 +119,11 @@ def _evaluated_answers(name: str, rows: Dataset, settings: EvaluationSettings, i
     given = views.read_answers(name, ignored=ignored)
     answers = [views.form.text_of(answer, rows.features.get(LABEL)) for answer in given]
     rule = str(evaluator.preset)
-    keys = set(map(MATCHES[rule].key, answers))
-    if views.form.target == LABEL and keys.isdisjoint(reference_keys(rule, views.references)):
-        print(
-            f"warning: no answer of {name} is a label of the pairs: {answers[0]!r:.60}, {views.references[0]!r:.60}",
-            file=sys.stderr,
-        )
+    if views.form.target == LABEL and not {MATCHES[rule].key(answer) for answer in answers}.intersection(
+        reference_keys(rule, views.references)
+    ):
+        first = f"{answers[0]!r:.60} and {views.references[0]!r:.60}"
+        print(f"warning: no answer of {name} equals a label of the pairs; the first are {first}", file=sys.stderr)
     found = evaluator.evaluate_views(views, answers, views.references, units)
     unused: dict[str, Any] = dict.fromkeys(("batch_size", "max_tokens", "max_new_tokens", "device"))
     return found, {"answers": {"path": name, "fingerprint": _fingerprint(Path(name), rows)}}, unused, None

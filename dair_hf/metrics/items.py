@@ -179,7 +179,7 @@ def _read_turn(item: Any, where: str, kind: str, is_only: bool = True) -> Item:
         or any(isinstance(item.get(name), str) for name in _STATE_KEYS.values())
     )
     if not is_only and kind == "predictions" and not (is_line and key in item):
-        raise DataError(f"{where}: expected the key 'prediction' beside a gold state, or a file of references")
+        raise DataError(f"{where}: expected the key 'prediction', since there are no --references")
     if not is_line:
         return Item(Belief.of(read_state(item, where)), where)
     if key not in item and has_state:

@@ -305,7 +305,7 @@ def test_answers_that_are_no_labels_are_reported(tmp_path: Path, capsys: pytest.
     for names, is_reported in ((("POSITIVE", "NEGATIVE"), True), (("0", "1"), False)):
         answers = write(tmp_path / "a.jsonl", [{"row_id": "0", "view": v, "answer": a} for v, a in enumerate(names)])
         assert evaluate(answers, pairs, tmp_path / names[0]) == 0
-        assert ("is a label of the pairs: 'POSITIVE', '1'" in capsys.readouterr().err) is is_reported
+        assert ("'POSITIVE' and '1'" in capsys.readouterr().err) is is_reported
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ class EntityAugmenter:
         if (self.method == "swap") != (self.bank is not None):
             raise DataError(f"bank: expected one with method 'swap' only, got {self.bank!r:.60} with {self.method!r}")
         # Plain sorted values: equal settings must have equal fingerprints.
-        object.__setattr__(self, "slots", tuple(sorted({*self.slots})))
+        object.__setattr__(self, "slots", tuple(sorted(set(self.slots))))
         if self.bank is not None:
             object.__setattr__(self, "bank", {slot: _bank_names(self.bank, slot) for slot in self.slots})
 
