@@ -13,7 +13,7 @@ from tests.fixtures.paths import ROOT
 # Lower a limit with every room that becomes smaller.
 FILES = 208
 LINES = 32_937
-TEST_LINES = 39_606
+TEST_LINES = 39_608
 RAISES_PER_1000 = 16  # in the package, of lines of code
 RAISES_PER_1000_OF_A_ROOM = 28
 PUBLIC_NAMES = 650

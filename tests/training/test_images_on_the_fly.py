@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import runpy
 from collections.abc import Callable
@@ -189,6 +190,7 @@ def test_persistent_workers_do_not_mix_evaluation_sets(tmp_path: Path) -> None:
         rows = pictures().map(as_pixels, batched=True, remove_columns=["image", "label"])
         stored = (made.evaluate(rows.select(chosen)) for chosen in ([0, 1], [2, 3]))
         losses.append([metrics["eval_a_loss"], metrics["eval_b_loss"], *(found["eval_loss"] for found in stored)])
+        assert len(multiprocessing.active_children()) <= 2  # those of the named sets
     assert losses[0] == losses[1] and losses[0][0] != losses[0][1]
 
 
