@@ -1,6 +1,6 @@
 """Run every experiment that is not done yet, and regenerate results/RESULTS.md and results/pages/.
 
-Run (as `make results` does; about 70 hours on two cores from scratch, a minute if everything is done):
+Run (as `make results` does; about 86 hours on two cores from scratch, a minute if everything is done):
 
     python -m reproduction.results --data path/to/data
 
