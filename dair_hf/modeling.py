@@ -225,7 +225,7 @@ def load_text_classifier(
             parts = [part for part, module in model.named_children() if any(True for _ in module.parameters())]
             head = [part for part in parts if part != model.base_model_prefix]
         require_all_weights(model, report, setting, head)
-        renew_layers(model, outputs)
+        _renew_layers(model, outputs)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = tokenizer.pad_token_id
     return add_adapters(model, config, TaskType.SEQ_CLS, head) if config.use_peft else model
@@ -267,7 +267,7 @@ def output_layers(model: PreTrainedModel, num_labels: int, setting: str) -> dict
     return layers if hasattr(model, model.base_model_prefix or " ") else dict(list(layers.items())[-1:])
 
 
-def renew_layers(model: PreTrainedModel, layers: Mapping[str, nn.Linear]) -> None:
+def _renew_layers(model: PreTrainedModel, layers: Mapping[str, nn.Linear]) -> None:
     """Replace linear layers of a model by new ones, with the initialization of the model."""
     for name, old in layers.items():
         layer = nn.Linear(old.in_features, old.out_features, bias=old.bias is not None, dtype=old.weight.dtype)

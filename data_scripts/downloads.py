@@ -62,7 +62,7 @@ class RemoteFile:
     size: int | None = None
 
 
-def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progress: bool = True) -> dict[str, str]:
+def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str]) -> dict[str, str]:
     """Download files to a folder, each completely and verified or not at all; keep the files that already exist.
 
     A file without a known checksum is trusted on first use: its checksum is recorded in `checksums.json` in the
@@ -80,7 +80,7 @@ def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progre
         else:
             with atomic_path(target) as path:
                 with explained(f"{remote.url}: download failed", http.client.HTTPException, OSError, ValueError):
-                    _fetch(remote, path, progress)
+                    _fetch(remote, path)
                 sha256 = _verified_sha256(path, expected, remote.url)
         if expected is None:
             trusted[remote.name] = sha256
@@ -90,12 +90,11 @@ def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progre
     return trusted
 
 
-def _fetch(remote: RemoteFile, path: Path, progress: bool) -> None:
+def _fetch(remote: RemoteFile, path: Path) -> None:
     with urllib.request.urlopen(remote.url, timeout=TIMEOUT_SECONDS) as response, path.open("wb") as file:
         length = response.headers.get("Content-Length")
         size = remote.size if remote.size is not None else int(length) if length else None
-        bar = tqdm.wrapattr(response, "read", total=size, desc=remote.name, disable=not progress)
-        with bar as stream:
+        with tqdm.wrapattr(response, "read", total=size, desc=remote.name) as stream:
             shutil.copyfileobj(stream, file, 1 << 20)
         if size is not None and file.tell() != size:
             raise OSError(f"received {file.tell()} of {size} bytes")

@@ -42,7 +42,7 @@ REMOVED_SETTINGS: dict[str, dict[str, Any]] = {
     # Of models that do not generate, of accuracies, and of runs with a number as lambda; the defaults were others.
     "training": {
         "lambda_scheduler_type": "constant", "predict_with_generate": False, "greater_is_better": True,
-        "lambda_target": 4.0,
+        "lambda_target": 4.0, "stop_gradient": None, "lambda_max": 10000.0,
     },
 }  # fmt: skip
 

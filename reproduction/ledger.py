@@ -169,9 +169,7 @@ def _runs_table(section: Section, results: Path, read: Callable[[Path], list[Rec
             methods = dict.fromkeys(str(content["method"]) for content in contents)
             seeds = sorted({int(content["seed"]) for content in contents})
             hardware = sorted({_hardware(content.get("hardware", {})) for content in contents})
-            clean = sorted({str(record.content["git_revision"]) for record in records if _clean(record)})
-            unclean = sum(not _clean(record) for record in records)
-            commits = ", ".join([*clean, *([f"{unclean} runs not clean"] if unclean else [])])
+            commits = ", ".join(sorted({str(content.get("git_revision")) for content in contents}))
             names = ", ".join(methods), ", ".join(map(str, seeds))
             rows.append([experiment, len(contents), *names, commits, "; ".join(hardware)])
     header = ["Folder", "runs", "methods", "seeds", "commits", "hardware"]

@@ -19,8 +19,7 @@ RULES = """\
 from a 95 % t interval, with our standard deviation s over n seeds, and the paper's s' over n' runs:
 
 - several seeds: h + t sqrt(s^2 / n + (s' + h)^2 / n'), Welch's interval; without s' our mean's interval
-- one seed: h + t (s' + h) sqrt(1 + 1 / n'), the interval of one more run of the paper
-- one seed, and no s': *undecided*, unless our value has the printed digits
+- one seed: *undecided*, unless our value has the printed digits
 
 Up to the bound a value is *inside the interval*. Then our runs do not contradict it, which does not mean that both are
 equal. Beyond it the value is *better* or *worse*, or *differs* if neither side is better. Some rows have a tolerance:
@@ -108,12 +107,10 @@ def bound_of(ours: Sample, paper: PrintedValue, paper_runs: int | None) -> float
         0.249
     """
     rounding = 0.5 * 10.0**-paper.decimals
+    if ours.seeds == 1:
+        return rounding
     theirs = [] if paper.std is None else [(paper.std + rounding, paper_runs or 0)]
-    if ours.seeds > 1:
-        return rounding + welch_half_width((ours.std, ours.seeds), *theirs)
-    if theirs:
-        return rounding + welch_half_width(*theirs) * math.sqrt(1 + theirs[0][1])  # t s' sqrt(1 + 1 / n')
-    return rounding
+    return rounding + welch_half_width((ours.std, ours.seeds), *theirs)
 
 
 def judge_value(
@@ -136,7 +133,7 @@ def judge_value(
         ('better', 'better (+0.320, bound 0.249)')
     """
     difference, bound = ours.mean - paper.value, bound_of(ours, paper, paper_runs)
-    has_interval = ours.seeds > 1 or paper.std is not None
+    has_interval = ours.seeds > 1
     low, high = abs(difference) - bound, abs(difference) + bound
     outside = "differs" if better == "neither" else "better" if (difference > 0) == (better == "higher") else "worse"
     if not has_interval:

@@ -28,11 +28,11 @@ def test_defaults_are_those_of_the_paper(tmp_path: Path) -> None:
 
 def test_the_command_line_sets_the_fields(tmp_path: Path) -> None:
     words = [
-        "--output_dir", str(tmp_path), "--use_cpu", "--regularizer", "l1", "--dair_lambda", "2.5", "--stop_gradient",
-        "augmented", "--view_weights", "1", "2", "--max_steps", "-1", "--data_seed", "3", "--max_length", "4",
+        "--output_dir", str(tmp_path), "--use_cpu", "--regularizer", "l1", "--dair_lambda", "2.5",
+        "--view_weights", "1", "2", "--max_steps", "-1", "--data_seed", "3", "--max_length", "4",
     ]  # fmt: skip
     (found,) = HfArgumentParser(DAIRConfig).parse_args_into_dataclasses(words)  # type: ignore[arg-type]
-    assert (found.regularizer, found.dair_lambda, found.stop_gradient) == ("l1", 2.5, "augmented")
+    assert (found.regularizer, found.dair_lambda) == ("l1", 2.5)
     assert (found.view_weights, found.max_steps, found.data_seed, found.max_length) == ([1.0, 2.0], -1, 3, 4)
     found.max_length = 1
     with pytest.raises(DataError, match="max_length"):  # HfArgumentParser changes the types of `dataclasses.fields`

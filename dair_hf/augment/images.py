@@ -72,13 +72,13 @@ def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tenso
     return torch.lerp(backgrounds, images, mask.to(images.dtype))
 
 
-def _pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tensor:
-    """Gather pixels by position: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`."""
+def _pixels_at(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Gather pixels by position, 0 outside: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`."""
     batch, channels, height, width = images.shape
-    # A border of one pixel of `fill` stands for everything outside.
+    # A border of one pixel stands for everything outside.
     index = torch.add(x.clamp(-1, width), y.clamp(-1, height), alpha=width + 2)
     flat = index.add_(width + 3).to(torch.int64).flatten(1)[:, None]
-    padded = functional.pad(images, (1, 1, 1, 1), value=fill).flatten(2)
+    padded = functional.pad(images, (1, 1, 1, 1)).flatten(2)
     return padded.gather(2, flat.expand(-1, channels, -1)).view(batch, channels, *index.shape[1:])
 
 
@@ -102,15 +102,14 @@ def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, st
     return Crops((top * offsets).long() - padding, (left * offsets).long() - padding, mirrored)
 
 
-def crop(images: Tensor, crops: Crops, fill: float = 0.0) -> Tensor:
-    """Crop each row: `out[b, ..., y, x] = images[b, ..., top_b + y, left_b + x]`, flipped where `mirrored`.
+def crop(images: Tensor, crops: Crops) -> Tensor:
+    """Crop each row: `out[b, ..., y, x] = images[b, ..., top_b + y, left_b + x]`, flipped where `mirrored`; 0 outside.
 
     All leading dimensions of a row are cropped alike: the channels, and in a batch `[B, V, C, H, W]` both views.
 
     Args:
         images: `[B, ..., H, W]`, any dtype.
         crops: One crop per row, on the same device.
-        fill: Value of pixels outside the image.
 
     Returns:
         A tensor with the shape and dtype of `images`.
@@ -127,4 +126,4 @@ def crop(images: Tensor, crops: Crops, fill: float = 0.0) -> Tensor:
     y = crops.top[:, None] + row
     x = crops.left[:, None] + torch.where(crops.mirrored[:, None], width - 1 - column, column)
     planes = images.reshape(leading[0], math.prod(leading[1:]), height, width)
-    return _pixels_at(planes, y[:, :, None], x[:, None, :], fill).view(images.shape)
+    return _pixels_at(planes, y[:, :, None], x[:, None, :]).view(images.shape)

@@ -75,10 +75,6 @@ class ObjectiveConfig:
             "Training lowers it while the model answers every input alike.",
         },
     )
-    lambda_max: Positive = field(
-        default=1e4,
-        metadata={"help": "For dair_lambda auto: largest lambda, > 0, per pair, also with token normalization."},
-    )
     lambda_warmup_steps: NonNegative | None = field(
         default=None,
         metadata={
@@ -91,13 +87,6 @@ class ObjectiveConfig:
         metadata={
             "help": "Weights of the losses of original and augmented view in a pair, each >= 0 and one > 0, for "
             "methods da and dair. None: 0.5 0.5. A row without a partner has weight 1.",
-        },
-    )
-    stop_gradient: Literal["original", "augmented"] | None = field(
-        default=None,
-        metadata={
-            "help": "View through which R has no gradient: original (augmented views are drawn to their originals) or "
-            "augmented. None: R acts on both.",
         },
     )
     normalization: Literal["pair", "token"] = field(
@@ -131,7 +120,7 @@ class ObjectiveConfig:
                 raise DataError(f"view_weights={weights}: expected one for each of the two views, not both 0")
             self._require("view_weights, since the others have their own", method=TOKEN_METHODS)
         if self.method == "mart":
-            self._require("method mart, which weights a KL of both views", regularizer=("kl",), stop_gradient=(None,))
+            self._require("method mart, which weights a KL of both views", regularizer=("kl",))
         if self.dair_lambda == AUTO:
             self._require("dair_lambda auto, which needs a loss of each view", method=NOT_MART)
         if self.normalization == "token":

@@ -60,13 +60,6 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
         """Columns of the current epoch's pairs."""
         return self.pairs.column_names
 
-    def select_columns(self, columns: list[str]) -> EpochPairs:
-        """Return the same pairs with these columns only, in every epoch."""
-        draw, selected = self.draw, EpochPairs.__new__(EpochPairs)
-        selected.draw = lambda epoch: draw(epoch).select_columns(columns)
-        selected.epoch, selected.pairs = self.epoch, self.pairs.select_columns(columns)
-        return selected
-
     def __len__(self) -> int:
         return len(self.pairs)
 

@@ -19,7 +19,7 @@ from dair_hf.io.files import atomic_folder, claim_folder
 from dair_hf.modeling import ModelConfig
 from dair_hf.training.trainer import DAIRTrainer
 
-_OF_REGULARIZER = ("regularizer", "dair_lambda", "lambda_", "loss_epsilon", "stop_gradient")
+_OF_REGULARIZER = ("regularizer", "dair_lambda", "lambda_", "loss_epsilon")
 
 
 def train_resumable(trainer: DAIRTrainer) -> None:

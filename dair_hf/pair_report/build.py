@@ -189,9 +189,7 @@ def _gradient_weights(
     if adds_losses:
         dair_lambda *= tokens_per_pair
     slopes = regularizer.slopes(torch.from_numpy(original), torch.from_numpy(augmented), args.loss_epsilon)
-    first, second = (
-        dair_lambda * slope.numpy() * (args.stop_gradient != view) for view, slope in zip(VIEWS, slopes, strict=True)
-    )
+    first, second = (dair_lambda * slope.numpy() for slope in slopes)
     _, at, counts = np.unique(rows, return_inverse=True, return_counts=True)
     partners, (weight, augmented_weight) = counts[at], args.pair_weights
     of_original = weight + (np.bincount(at, weights=first) / counts)[at]

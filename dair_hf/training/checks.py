@@ -92,11 +92,10 @@ def refuse_unsupported(
         ("an objective of the whole batch and several batches a step",
          objective is not None and args.gradient_accumulation_steps * args.world_size > 1),
         ("an objective of the whole batch and settings of DAIR's objective, which it does not read (regularizer, "
-         "normalization, view_weights, stop_gradient, lambda_warmup_steps, dair_lambda=auto)",
+         "normalization, view_weights, lambda_warmup_steps, dair_lambda=auto)",
          objective is not None and (
              (args.uses_regularizer and args.regularizer != "sq") or args.normalization != "pair"
-             or args.dair_lambda == AUTO or bool(args.lambda_warmup_steps)
-             or args.view_weights is not None or args.stop_gradient is not None
+             or args.dair_lambda == AUTO or bool(args.lambda_warmup_steps) or args.view_weights is not None
          )),
         # Only there does the prefix of a row not depend on the rest of it.
         (f"share_prefixes and sample_loss={loss} instead of causal",

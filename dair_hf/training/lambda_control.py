@@ -16,6 +16,7 @@ from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
 SMOOTHING = 0.95  # of the exponential means of both squared norms, per optimizer step
+LAMBDA_MAX = 1e4  # per pair, also with token normalization
 # A model whose losses all lie within this relative deviation of each other answers every input alike. At each step that
 # ends with such a model, auto multiplies its target by `BACKOFF`.
 SAME_LOSSES, BACKOFF = 0.02, 0.98
@@ -175,7 +176,7 @@ class LambdaControl(TrainerCallback):
         if self._means is None:
             return torch.zeros((), device=self.accelerator.device)
         consistency, losses, *_ = self._means
-        weight = (target * torch.sqrt(losses / consistency)).clamp(max=self.args.lambda_max)
+        weight = (target * torch.sqrt(losses / consistency)).clamp(max=LAMBDA_MAX)
         # Before the views differ, or without losses, there is nothing to compare.
         return torch.where((losses > 0) & (consistency > 0), weight, 0.0)
 
@@ -190,8 +191,7 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
     """Return the squared norms of the gradients of R and of the losses at the roots of the losses, for every pair.
 
     `[B, 2]`: of R, and of `w l + w~ l~`; 0 for a row without a partner. A function g of the losses has
-    `|grad g|^2 = sum_views 4 l (dg/dl)^2`. If R compares output distributions, `8 R` takes its place, or `4 R` with
-    `stop_gradient`.
+    `|grad g|^2 = sum_views 4 l (dg/dl)^2`. If R compares output distributions, `8 R` takes its place.
     """
     weight, augmented_weight = args.pair_weights
     with torch.no_grad():
@@ -201,7 +201,7 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
         divisor = 1 if args.normalization == "token" else several
         of_losses = 4 * (weight**2 * original + (augmented_weight**2 * partners / divisor**2).sum(1))
         if slopes is None:
-            of_r = (8 if args.stop_gradient is None else 4) * terms.consistency
+            of_r = 8 * terms.consistency
         else:
             of_r = 4 * (original * slopes.original**2 + (partners * (slopes.partners / several) ** 2).sum(1))
         return torch.stack([of_r, of_losses], dim=1).clamp(min=0.0)

@@ -45,5 +45,5 @@ def server() -> Iterator[str]:
 def test_failed_download_leaves_nothing(tmp_path: Path, server: str, remote: RemoteFile, message: str) -> None:
     folder = tmp_path / "down"
     with pytest.raises(DataError, match=message):
-        download([RemoteFile(remote.name, server + remote.url, remote.sha256, remote.size)], folder, progress=False)
+        download([RemoteFile(remote.name, server + remote.url, remote.sha256, remote.size)], folder)
     assert list(folder.iterdir()) == []

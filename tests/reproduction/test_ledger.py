@@ -209,7 +209,7 @@ def test_table_of_runs(results: Path) -> None:
         "| Folder | runs | methods | seeds | commits | hardware |",
         "|---|---|---|---|---|---|",
         # One tree had changes, and one run names no commit.
-        "| adv | 3 | dair, erm | 0, 1 | abc1234, 2 runs not clean | H100; x86_64, 2 cores, 1 threads |",
+        "| adv | 3 | dair, erm | 0, 1 | None, abc1234, abc1234-dirty | H100; x86_64, 2 cores, 1 threads |",
     ]
     assert "2 of the 3 runs behind these pages" in pages["RESULTS.md"]
     for path in (results / "adv").glob("*_seed*.json"):

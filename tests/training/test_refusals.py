@@ -67,7 +67,6 @@ def mean(outputs: Any, step: int) -> torch.Tensor:
                 {"normalization": "token"},
                 {"view_weights": [0.2, 0.8]},
                 {"dair_lambda": "auto"},
-                {"stop_gradient": "original"},
                 {"regularizer": "l1"},
             )
         ),
@@ -96,7 +95,6 @@ HALF_LIFE = {"lr_half_life_steps": 5, "lr_scheduler_type": "constant"}
         ({"view_weights": [0.5]}, "view_weights"),
         ({"view_weights": [0.0, 0.0]}, "view_weights"),
         ({"view_weights": [0.5, 0.5], "method": "trades", "regularizer": "kl"}, "view_weights"),
-        ({"stop_gradient": "original", "method": "mart", "regularizer": "kl"}, "stop_gradient"),
         ({"dair_lambda": "-1"}, "dair_lambda"),
         ({"dair_lambda": "auto", "method": "mart", "regularizer": "kl"}, "dair_lambda"),
         ({**DROPS, "lr_scheduler_type": "linear"}, "lr_scheduler_type"),

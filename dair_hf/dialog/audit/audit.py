@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datasets import Dataset
 
-from dair_hf.dialog.audit.ceiling import Ceiling, find_ceiling
+from dair_hf.dialog.audit.ceiling import EXAMPLES, Ceiling, find_ceiling
 from dair_hf.dialog.audit.leftovers import LeftoverSearch
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.rows import normalize_name, state_from_row
@@ -34,12 +34,12 @@ class _Check(NamedTuple):
 CHECKS = {
     "name_missing_in_text": _Check(
         "a new name of the augmented state is missing from the augmented text",
-        "augment with mentioned_only=True, or let the reader find these mentions",
+        "let the reader find these mentions",
         limit=0.0,
     ),
     "value_lost_from_text": _Check(
         "a value of the state is in the original text, but no longer in the augmented one",
-        "augment with mentioned_only=True: the model can only memorize such a value",
+        "leave this row without a partner: the model can only memorize such a value",
         limit=0.0,
     ),
     "leaked_names": _Check(
@@ -123,15 +123,14 @@ class _AuditReport:
             table.add_row(description, str(count), f"{rows} rows", ids)
         return table
 
-    def raise_if_unsound(self, limits: Mapping[str, float] | None = None) -> None:
+    def raise_if_unsound(self) -> None:
         """Raise an error for pairs that fail checks."""
         failing = [] if self.pairs else [f"none of {self.rows} rows has a partner"]
         for name, finding in self.findings.items():
             check = CHECKS[name]
-            limit = (limits or {}).get(name, check.limit)
-            if finding.share > limit:
+            if finding.share > check.limit:
                 found = f"{finding.count} of {finding.of} renamed dialogues, for instance {', '.join(finding.examples)}"
-                failing.append(f"{name} (limit {limit:g}): {check.description}: {found}; {check.remedy}")
+                failing.append(f"{name} (limit {check.limit:g}): {check.description}: {found}; {check.remedy}")
         if failing:
             raise DataError("audit: the pairs are unsound:\n  " + "\n  ".join(failing))
 
@@ -142,7 +141,6 @@ def audit(
     train: Dataset | Iterable[str] | None = None,
     names: Mapping[str, Iterable[str]] | None = None,
     encoder: DialogEncoder | None = None,
-    max_examples: int = 5,
 ) -> _AuditReport:
     """Check a paired data set of dialog rows.
 
@@ -152,7 +150,6 @@ def audit(
         names: Slot -> all names that it can have, such as those of a data base, to search for besides the values of
             the states.
         encoder: Encoder of the rows for the model, to find the ceiling.
-        max_examples: Number of examples of each finding.
 
     Raises:
         DataError: Only one augmented column of a row is None, or the views have different numbers of utterances.
@@ -181,10 +178,10 @@ def audit(
             views = original, state, augmented, other if has_state else None
             search.add(row["dialogue_id"], row["row_id"], *views, types)
         findings = {
-            name: _Finding(len(examples), search.renamed, examples[:max_examples])
+            name: _Finding(len(examples), search.renamed, examples[:EXAMPLES])
             for name, examples in search.findings().items()
         }
-        ceiling = None if encoder is None else find_ceiling(dataset, encoder, max_examples)
+        ceiling = None if encoder is None else find_ceiling(dataset, encoder)
     return _AuditReport(len(dataset), pairs, len(dataset) - pairs, len(dialogues), findings, ceiling)
 
 

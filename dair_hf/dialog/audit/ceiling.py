@@ -24,6 +24,7 @@ from dair_hf.metrics.state.conventions import NAME_SLOTS
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
 _BATCH_SIZE = 1000
+EXAMPLES = 5  # of each finding
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Ceiling:
         )
 
 
-def find_ceiling(pairs: Dataset, encoder: DialogEncoder, max_examples: int = 5) -> Ceiling:
+def find_ceiling(pairs: Dataset, encoder: DialogEncoder) -> Ceiling:
     """Score the gold targets of both views like predictions."""
     views = {variant: _ViewCeiling() for variant in VIEWS}
     attainable = []
@@ -98,7 +99,7 @@ def find_ceiling(pairs: Dataset, encoder: DialogEncoder, max_examples: int = 5) 
             rows = [row for row, history in enumerate(batch.get(f"{prefix}history", [])) if history is not None]
             if rows:
                 of_batch = [_View(encoder, batch, encoded, prefix, row) for row in rows]
-                reachable[rows] &= _add(views[variant], of_batch, encoder, max_examples)
+                reachable[rows] &= _add(views[variant], of_batch, encoder)
         attainable.append(reachable)
     return Ceiling(encoder.preset, views, np.concatenate(attainable))
 
@@ -135,7 +136,7 @@ class _View:
         return True
 
 
-def _add(ceiling: _ViewCeiling, views: Sequence[_View], encoder: DialogEncoder, max_examples: int) -> NDArray[np.bool_]:
+def _add(ceiling: _ViewCeiling, views: Sequence[_View], encoder: DialogEncoder) -> NDArray[np.bool_]:
     """Add views to the counts; return which of them are attainable."""
     ends = {*(encoder.target_end or ())[:1], encoder.tokenizer.eos_token_id, encoder.tokenizer.pad_token_id}
     # Like a prediction: up to the first end token, decoded without special tokens.
@@ -146,7 +147,7 @@ def _add(ceiling: _ViewCeiling, views: Sequence[_View], encoder: DialogEncoder, 
     ceiling.rows += len(views)
     ceiling.right += int(right.sum())
     ceiling.in_input += int(in_input.sum())
-    for index in np.flatnonzero(~right)[: max_examples - len(ceiling.examples)]:
+    for index in np.flatnonzero(~right)[: EXAMPLES - len(ceiling.examples)]:
         view = views[index]
         texts = {"target": encoder.target(view.state), "read_back": answers[index], "expected": view.state}
         ceiling.examples.append({"row_id": view.row_id, **texts})

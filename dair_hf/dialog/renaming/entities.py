@@ -70,10 +70,9 @@ class EntityAugmenter:
     spelling of an entity of the dialogue, no other new name and no category ("east", "cheap"). It depends on (method,
     seed, epoch, dialogue, entity), and not on the order of rows or on `num_proc`.
 
-    A row has no partner (None in both columns) if nothing in it would change, or if a new name already occurs in the
-    row. With `mentioned_only`, a row has no partner either if the model could not know its new state: the history does
-    not mention a name of the state, or a new name replaces the only mention of another value ("christ's college", if
-    the attraction is a college).
+    A row has no partner (None in both columns) if nothing in it would change, if a new name already occurs in the row,
+    or if the model could not know its new state: the history does not mention a name of the state, or a new name
+    replaces the only mention of another value ("christ's college", if the attraction is a college).
 
     Methods:
     - `scramble` shuffles letters within words, and the words (training data of the paper);
@@ -87,8 +86,6 @@ class EntityAugmenter:
         epoch: Any integer. Each epoch has other names.
         slots: Slots whose entities are renamed.
         bank: For `swap`: names by slot ("hotel-name") or by kind ("hotel"; "place" for departures and destinations).
-        mentioned_only: Pair rows only if the history mentions all renamed entities of the state, and the augmented
-            history all other values that the original one mentions.
         covariant_only: Pair rows only if their state changes. False also pairs rows in which only the history changes
             (a name that the system offered), with the same target in both views.
 
@@ -115,7 +112,6 @@ class EntityAugmenter:
     epoch: int = 0
     slots: Sequence[str] = NAME_SLOTS
     bank: Mapping[str, Sequence[str]] | None = None
-    mentioned_only: bool = True
     covariant_only: bool = False
     # Part of the fingerprint of a cached map: increase it when the same settings give other names.
     revision: int = field(default=5, init=False)
@@ -151,10 +147,6 @@ class EntityAugmenter:
                 batch = batch.append_column(name, column)
         return batch
 
-    def renaming(self, row: Row) -> dict[str, str]:
-        """Return the new names in the row's dialogue: normalized canonical name -> new name."""
-        return dict(self._dialogue(row, {}).renaming.new_names)
-
     def _dialogue(self, row: Row, dialogues: dict[str, _Dialogue]) -> _Dialogue:
         dialogue = dialogues.get(row["dialogue_id"])
         if dialogue is None or dialogue.names != row["names"]:
@@ -179,7 +171,7 @@ class EntityAugmenter:
         state, in_state, others = _rewrite_state(row["state"], dialogue.renaming, linked)
         in_text: set[str] = set().union(*(utterance.renamed for utterance in utterances))
         used = in_text | in_state
-        if not used or (self.mentioned_only and not in_state <= in_text):
+        if not used or not in_state <= in_text:
             return None
         if self.covariant_only and not in_state:
             return None
@@ -187,7 +179,7 @@ class EntityAugmenter:
             return None
         if any(normalize_name(dialogue.renaming.new_names[key]) in others for key in used):
             return None
-        if self.mentioned_only and _loses_value(row, utterances, state):
+        if _loses_value(row, utterances, state):
             return None
         return [utterance.turn for utterance in utterances], state
 

@@ -191,21 +191,15 @@ class PairLoss:
             for of_partner, exists in zip(losses[:, 1:].unbind(1), partners.unbind(1), strict=True):
                 # Without a partner both are 0, so that R is 0 even if the root of the loss is undefined.
                 pair = original.masked_fill(~exists, 0.0), of_partner.masked_fill(~exists, 0.0)
-                if self.args.stop_gradient is not None:
-                    pair = self._stop_gradient(*pair)
                 consistency.append(regularizer.value(*pair, self.args.loss_epsilon))
         return PairTerms(original, augmented, mean_over_partners(torch.stack(consistency, dim=1), partners), count)
 
     def slopes(self, outputs: PairOutputs) -> PairSlopes | None:
-        """Return the slopes of R, 0 for a view that `stop_gradient` detaches; None if R compares distributions."""
+        """Return the slopes of R; None if R compares distributions."""
         if self.args.loss_regularizer is None:
             return None
         losses, partners = outputs.losses.detach(), trained_partners(outputs.targets)
-        slopes = pair_slopes(losses, partners, self.args.loss_regularizer, self.args.loss_epsilon)
-        if self.args.stop_gradient is None:
-            return slopes
-        view = {"original": "original", "augmented": "partners"}[self.args.stop_gradient]
-        return slopes._replace(**{view: torch.zeros_like(getattr(slopes, view))})
+        return pair_slopes(losses, partners, self.args.loss_regularizer, self.args.loss_epsilon)
 
     # ---- forwards ----
 
@@ -299,14 +293,6 @@ class PairLoss:
 
     # ---- R of output distributions ----
 
-    def _stop_gradient(self, original: Tensor, augmented: Tensor) -> tuple[Tensor, Tensor]:
-        """Detach the view through which R has no gradient."""
-        stopped = self.args.stop_gradient
-        return (
-            original.detach() if stopped == "original" else original,
-            augmented.detach() if stopped == "augmented" else augmented,
-        )
-
     def _with_feature_terms(
         self, terms: PairTerms, partners: Tensor, layout: BatchLayout, run: _RunViews, batch: Mapping[str, Any]
     ) -> PairTerms:
@@ -336,8 +322,8 @@ class PairLoss:
         logits, regularizer = run.logits, str(self.args.regularizer)
         if logits.ndim < 3 and run.logits_of is None:
             numbers = on_device(_numbers_of_pairs(layout, run), logits.device)
-            pairs = self._stop_gradient(*(logits.index_select(0, views) for views in numbers))
-            return _of_partners(feature_consistency(*pairs, regularizer), layout)
+            first, second = (logits.index_select(0, views) for views in numbers)
+            return _of_partners(feature_consistency(first, second, regularizer), layout)
         if layout.aligned is None:  # the layout was computed for another regularizer
             layout = self.target_rule.layout(batch)
         if layout.aligned is None:
@@ -354,8 +340,7 @@ class PairLoss:
         size, width = layout.partners.shape
         pair, originals, partners = on_device(np.stack([width * rows + views - 1, *indices]), logits.device)
         flat = logits.flatten(0, -2)
-        pairs = self._stop_gradient(flat.index_select(0, originals), flat.index_select(0, partners))
-        divergences = feature_consistency(*pairs, regularizer)
+        divergences = feature_consistency(flat.index_select(0, originals), flat.index_select(0, partners), regularizer)
         return divergences.new_zeros(size * width).index_add(0, pair, divergences).view(size, width)
 
 

@@ -113,8 +113,8 @@ def test_leaked_names():
 
 def test_examples_in_json():
     rows = [good(dialogue=f"D{number}") for number in range(9)]
-    report = audit(dataset(*rows), train=["ornac"], max_examples=3)
-    examples = [f"D{number}/0 'ornac'" for number in range(3)]
+    report = audit(dataset(*rows), train=["ornac"])
+    examples = [f"D{number}/0 'ornac'" for number in range(5)]
     assert json.loads(json.dumps(report.to_dict()))["findings"]["leaked_names"] == {
         "count": 9, "of": 9, "share": 1.0, "examples": examples,
     }  # fmt: skip
@@ -128,7 +128,6 @@ def test_the_refusal_lists_every_failing_check():
         report.raise_if_unsound()
     message = str(caught.value)
     assert "value_lost_from_text" in message and "leaked_names" in message and "name_missing" not in message
-    report.raise_if_unsound({"value_lost_from_text": 0.5, "leaked_names": 1.0, "known_names": 0.5})
 
 
 def test_bad_input():
@@ -220,8 +219,6 @@ def test_truncated_targets_score_as_wrong() -> None:
         cut.raise_if_low()
     two = find_ceiling(rows().select([0, 1]), encoder())
     two.raise_if_low()
-    few = find_ceiling(rows(), encoder(max_target_tokens=8), max_examples=1)
-    assert len(few.views["original"].examples) == 1
 
 
 def test_the_preset_determines_the_score() -> None:

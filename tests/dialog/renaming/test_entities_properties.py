@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dair_hf.dialog.renaming.entities import EntityAugmenter, _match_case
 from dair_hf.dialog.renaming.new_names import _anagram, _scramble
-from tests.fixtures.dialogs import augment_row
+from tests.fixtures.dialogs import augment_row, new_names
 
 METHODS = ("scramble", "swap")
 WORD = st.text("abcdefgh", min_size=1, max_size=6)
@@ -91,12 +91,12 @@ def test_case_changes_nothing_but_case(surface, name):
 @given(NAME, st.integers(), st.integers())
 def test_a_name_changes_if_and_only_if_it_can(name, seed, epoch):
     row = {"dialogue_id": "d", "names": [{"slot": "hotel-name", "name": name, "forms": [name]}]}
-    new = EntityAugmenter(seed=seed, epoch=epoch).renaming(row).get(name)
+    new = new_names(EntityAugmenter(seed=seed, epoch=epoch), row).get(name)
     words = name.split(" ")
     can = any(len(set(word)) > 1 for word in words) or len(set(words)) > 1
     assert (new is not None) == can
     assert new != name
-    assert new == EntityAugmenter(seed=seed, epoch=epoch).renaming(row).get(name)
+    assert new == new_names(EntityAugmenter(seed=seed, epoch=epoch), row).get(name)
 
 
 @given(dialogues(), BANK, st.integers(0, 5))
@@ -104,20 +104,18 @@ def test_a_name_changes_if_and_only_if_it_can(name, seed, epoch):
 def test_swap_draws_from_the_bank_and_not_from_the_dialogue(dialogue, bank, seed):
     names, rows = dialogue
     augmenter = EntityAugmenter("swap", seed=seed, bank={"hotel": bank, "restaurant": bank, "attraction": bank})
-    new = augmenter.renaming(rows[0])
+    new = new_names(augmenter, rows[0])
     assert set(new.values()) <= set(bank) - set(names)
     assert len(set(new.values())) == len(new) == min(len(names), len(set(bank) - set(names)))
 
 
-@given(dialogues(), st.sampled_from(METHODS), st.integers(0, 5), st.booleans())
+@given(dialogues(), st.sampled_from(METHODS), st.integers(0, 5))
 @settings(max_examples=80)
-def test_one_new_name_in_all_turns_and_slots_and_values_where_they_were(dialogue, method, seed, mentioned_only):
+def test_one_new_name_in_all_turns_and_slots_and_values_where_they_were(dialogue, method, seed):
     names, rows = dialogue
     bank = {kind: ["qq rr", "ss", "tt uu", "vv", "ww"] for kind in ("hotel", "restaurant", "attraction")}
-    augmenter = EntityAugmenter(
-        method, seed=seed, bank=bank if method == "swap" else None, mentioned_only=mentioned_only
-    )
-    new = {name: augmenter.renaming(rows[0]).get(name, name) for name in names}
+    augmenter = EntityAugmenter(method, seed=seed, bank=bank if method == "swap" else None)
+    new = {name: new_names(augmenter, rows[0]).get(name, name) for name in names}
     assert len({bare(value) for value in new.values()}) == len(names)
     assert not {bare(new[name]) for name in names if new[name] != name} & set(names)
     for row in rows:

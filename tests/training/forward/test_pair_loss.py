@@ -235,41 +235,6 @@ def test_feature_consistency_of_sequences_uses_logits_that_predict_targets(
     assert min(expected) > 1e-3
 
 
-@pytest.mark.parametrize("regularizer", ["kl", "js"])
-@pytest.mark.parametrize("stopped", ["original", "augmented"])
-def test_a_divergence_moves_the_other_view_alone(tmp_path: Path, regularizer: str, stopped: str) -> None:
-    """Gradients of R for rows of classes, by autograd of the printed formula."""
-    data = tiny.classified_pairs(6)
-    torch.manual_seed(0)
-    built = tiny.NormedClassifier(tiny.NormedConfig()).double().eval()
-    x, y = (torch.tensor(data[name]).double() for name in ("features", "augmented_features"))  # in float32 in batches
-    labels, others = torch.tensor(data["labels"]), torch.tensor(data["augmented_labels"])
-    log_p, log_q = (built(features=views).logits.log_softmax(-1) for views in (x, y))
-    losses = [-(log[torch.arange(6), at]).mean() for log, at in ((log_p, labels), (log_q, others))]
-    left, right = (log_p.detach(), log_q) if stopped == "original" else (log_p, log_q.detach())
-    p, q = left.exp(), right.exp()
-    if regularizer == "kl":
-        consistency = (p * (left - right)).sum(-1).mean()
-    else:
-        middle = ((p + q) / 2).log()
-        consistency = ((p * (left - middle)).sum(-1) / 2 + (q * (right - middle)).sum(-1) / 2).mean()
-    (losses[0] / 2 + losses[1] / 2 + 3.0 * consistency).backward()
-    expected = {name: value.grad.clone() for name, value in built.named_parameters() if value.grad is not None}
-    built.zero_grad()
-    trainer = tiny.DAIRTrainer(
-        built,
-        tiny.config(tmp_path, regularizer=regularizer, dair_lambda=3.0, stop_gradient=stopped),
-        train_dataset=data,
-        sample_loss="classification",
-    )
-    batch = trainer.data_collator([dict(row) for row in data])
-    batch["features"] = batch["features"].double()
-    outputs = trainer.pair_loss(built, batch, with_partners=True)
-    trainer.pair_loss.objective(outputs.terms, trainer.pair_loss.count(batch), 3.0).backward()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(dict(built.named_parameters())[name].grad, gradient, rtol=1e-9, atol=1e-12)
-
-
 def test_erm_and_da_compute_consistency_without_gradient(tmp_path: Path) -> None:
     batch = classes(*MIXED)
     batch["logits"].requires_grad_()
