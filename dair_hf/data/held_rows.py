@@ -90,6 +90,12 @@ def is_transformed(data: Any) -> bool:
     return isinstance(data, datasets.Dataset) and data.format["type"] == "custom"
 
 
+def without_format(data: Any) -> Any:
+    """Return stored rows as Python values, whatever format was set; transformed rows and other data as they are."""
+    is_formatted = isinstance(data, datasets.Dataset) and data.format["type"] not in (None, "custom")
+    return data.with_format(None) if is_formatted else data
+
+
 def held_rows(data: Any, args: TrainingArguments | None = None) -> Any:
     """Return `HeldRows` of data whose rows are made when they are read; other data, also streams, as they are."""
     is_stream = isinstance(data, torch.utils.data.IterableDataset | datasets.IterableDataset)

@@ -157,7 +157,7 @@ class GroupDRO(nn.Module):
     """Distributionally robust optimization over groups: `sum_e q_e R_e`, where weight moves to the worse group.
 
     Each step first updates `q_e <- q_e exp(eta R_e) / Z` and then computes the loss with the new `q`. The initial `q`
-    is uniform. A group without a row in a batch has the risk 0.
+    is uniform. A group without a row in a batch has the risk 0. A batch of one group has its risk, and leaves `q`.
 
     Source: Sagawa, Koh, Hashimoto, Liang, "Distributionally Robust Neural Networks for Group Shifts", ICLR 2020,
     algorithm 1.

@@ -194,6 +194,13 @@ def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRule
 
 def decoder_inputs_of(model: Any) -> Callable[..., Tensor] | None:
     """Return the function of an encoder-decoder that shifts labels into decoder inputs; None for other models."""
-    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    config: Any = getattr(model, "config", None)
+    if not getattr(config, "is_encoder_decoder", False):
         return None
-    return getattr(base_model_of(model), "prepare_decoder_input_ids_from_labels", None)
+    own = getattr(base_model_of(model), "prepare_decoder_input_ids_from_labels", None)
+    start = getattr(config, "decoder_start_token_id", None)
+    if own is not None or start is None:
+        return own
+    from transformers.models.bart.modeling_bart import shift_tokens_right
+
+    return lambda labels: shift_tokens_right(labels, config.pad_token_id, start)  # as NLLB and Whisper do in their loss

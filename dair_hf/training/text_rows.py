@@ -16,6 +16,7 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import ROW_ID
+from dair_hf.data.held_rows import without_format
 from dair_hf.data.texts.chat import ASSISTANT
 from dair_hf.data.texts.encoder import NOTES, TextEncoder
 from dair_hf.data.texts.forms import (
@@ -144,7 +145,7 @@ class TextRows:
         if loss not in (*LANGUAGE_LOSSES, *TEXT_LOSSES):
             expected = f"a classifier of texts ({CLASSES}) or a language model, got {model} with sample_loss={loss!r}"
             raise DataError(f"{name} has the columns {columns}: expected {expected}")
-        is_stream = isinstance(data, datasets.IterableDataset)
+        is_stream, data = isinstance(data, datasets.IterableDataset), without_format(data)
         try:
             form = form_of(columns, loss in LANGUAGE_LOSSES, model, prompts)
             dropped = _columns_to_drop(form, columns)

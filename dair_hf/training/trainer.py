@@ -308,13 +308,14 @@ class DAIRTrainer(PairEvaluationTrainer):
             from dair_hf.data.collator import ImageCollator
 
             return ImageCollator(tokenizer, getattr(base_model_of(self.model).config, "num_channels", 3))
-        if not isinstance(tokenizer, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
-            return default_data_collator
-        if loss_name in LANGUAGE_LOSSES and isinstance(tokenizer, PreTrainedTokenizerBase):
-            if loss_name == "causal" and tokenizer.padding_side != "right":
-                # Padding on the left would change the loss of a row in a model with absolute positions.
-                tokenizer = copy.copy(tokenizer)
-                tokenizer.padding_side = "right"
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            is_extractor = isinstance(tokenizer, SequenceFeatureExtractor)
+            return DataCollatorWithPadding(tokenizer) if is_extractor else default_data_collator
+        if getattr(base_model_of(self.model).config, "model_type", None) != "xlnet":  # which reads the last position
+            # Padding on the left would move absolute positions and the start of labels, and so change a row's loss.
+            tokenizer = copy.copy(tokenizer)
+            tokenizer.padding_side = "right"
+        if loss_name in LANGUAGE_LOSSES:
             return DataCollatorForSeq2Seq(tokenizer, model=None)
         if loss_name == "token_classification":
             return DataCollatorForTokenClassification(tokenizer)

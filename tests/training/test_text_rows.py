@@ -293,6 +293,15 @@ def test_streams_are_encoded_as_they_are_read(tmp_path: Path) -> None:
     assert tiny.distance(tiny.weights(of_stream.model), tiny.weights(tiny.model("llama"))) > 0
 
 
+@pytest.mark.parametrize("format", ["torch", "numpy", "pandas"])
+def test_rows_of_any_format_are_encoded(tmp_path: Path, format: str) -> None:
+    numbers = [{**row, "label": number, "augmented_label": None} for number, row in enumerate(CLASSES_OF_TEXTS)]
+    numbers[0]["augmented_label"] = 1
+    rows, model = datasets.Dataset.from_list(numbers), bert()
+    expected = trainer(tmp_path, model, rows).train_dataset[:]
+    assert trainer(tmp_path, model, rows.with_format(format)).train_dataset[:] == expected
+
+
 def test_lists_are_not_kept(tmp_path: Path) -> None:
     made = trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS))
     for _ in range(2):
@@ -467,13 +476,15 @@ def test_nothing_is_put_between_a_prompt_and_its_completion(tmp_path: Path) -> N
     assert ["".join(text).replace("▁", " ") for text in texts] == [" a:6</s>", " a: 6</s>", " b: 7</s>", " cab</s>"]
 
 
-def test_the_loss_of_a_row_does_not_depend_on_the_side_of_padding(tmp_path: Path) -> None:
-    """GPT-2 has absolute positions: padding on the left would shift them."""
+@pytest.mark.parametrize("kind", ["gpt2", "t5", "bert"])
+def test_the_loss_of_a_row_does_not_depend_on_the_side_of_padding(tmp_path: Path, kind: str) -> None:
+    """Padding on the left would shift absolute positions of GPT-2 and BERT, and the labels of T5."""
     losses = []
+    rows = CLASSES_OF_TEXTS if kind == "bert" else PAIRS
     for side in ("right", "left"):
         tokenizer = tiny.tokenizer()
         tokenizer.padding_side = side
-        made = trainer(tmp_path, tiny.model("gpt2"), rows_of(PAIRS), tokenizer)
+        made = trainer(tmp_path, bert() if kind == "bert" else tiny.model(kind), rows_of(rows), tokenizer)
         losses.append(made.evaluate(made.train_dataset)["eval_loss"])
         assert tokenizer.padding_side == side
     assert losses[0] == losses[1]

@@ -13,6 +13,7 @@ from datasets import ClassLabel
 
 from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import LABELS, ROW_ID
+from dair_hf.data.held_rows import without_format
 from dair_hf.data.view_columns import columns_of_views, partner_numbers, view_prefix
 from dair_hf.errors import DataError, explained
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -215,7 +216,7 @@ def classes_of(data: Any) -> tuple[dict[str, list[Any]], list[Any]]:
 
     Labels are numbers or names; None for an absent partner. Whole numbers may be floats.
     """
-    columns: dict[str, list[Any]] = {}
+    data, columns = without_format(data), dict[str, list[Any]]()
     for name in columns_of_views(LABEL, columns_of(data) or ()).values():
         feature = (getattr(data, "features", None) or {}).get(name)
         labels = [None if is_missing(row.get(name)) else row.get(name) for row in data]

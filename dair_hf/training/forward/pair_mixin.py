@@ -98,6 +98,8 @@ class PairMixin:
         self._views = view_mask(batch).clone()
         self._views[:, 1:] &= self.model.training
         self._partners = trained_partners(self._rule.counts(batch))
+        if self.model.training:
+            batch = {**batch, LABELS: self._rule.labels(batch)}
         views = flatten_views(batch, self._views.cpu().numpy())
         if not self.model.training:  # the evaluation reads some of its inputs again
             inputs.clear()
