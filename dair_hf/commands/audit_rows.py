@@ -87,7 +87,7 @@ def read_audited(
 
         found = with_row_ids(read_pairs(path, needs_partners=paired, **source))
     # Training takes NaN, as in a column of numbers with empty cells, for no value.
-    rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in found]
+    rows = [_with_answers({name: None if _is_nan(value) else value for name, value in row.items()}) for row in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if not rows or (paired and not any(map(is_augmented, columns))):
         raise DataError(f"{path}: expected rows with columns 'augmented_...', got {len(rows)} rows with {columns}")
@@ -97,6 +97,20 @@ def read_audited(
     if inputs is None:
         inputs = _inputs_among(columns, chosen)
     return PairRows(path, rows, columns, list(inputs), chosen, invalid, source)
+
+
+def _with_answers(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose chats end before their last answer, which is in a column of its own: it is their label."""
+    from dair_hf.data.texts.chat import ASSISTANT
+    from dair_hf.data.texts.forms import COMPLETION, MESSAGES
+
+    for name in [name for name, value in row.items() if parse_column(name)[1] == MESSAGES and isinstance(value, list)]:
+        turns = row[name]
+        answers = [at for at, turn in enumerate(turns) if isinstance(turn, Mapping) and turn.get("role") == ASSISTANT]
+        if answers:
+            last = answers[-1]
+            row = {**row, name: turns[:last], name.removesuffix(MESSAGES) + COMPLETION: turns[last : last + 1]}
+    return row
 
 
 def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:

@@ -151,7 +151,8 @@ def _evaluated_model(
     found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
     report = None
     if report_groups is not None:
-        options = ReportOptions(path.stem, report_groups, text_columns(pairs) or None)
+        groups = {name: rows[name] for name in report_groups}  # tokenized rows lack texts and labels
+        options = ReportOptions(path.stem, groups, text_columns(pairs) or None)
         report = build_report(trainer, pairs, found, options)
     # The default depends on the model; token ids are not cut.
     used = {"max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length}

@@ -65,7 +65,7 @@ class PairContents:
             if _is_image(value) and _is_image(other):
                 first, second = _png_uris(value, other)
                 fields.append({"name": name, "kind": "image", "original": first, "augmented": second})
-            elif name in LABEL_COLUMNS and np.ndim(value) == 0:
+            elif name in LABEL_COLUMNS and not _is_token_list(value):
                 fields.append(_text("label", self._label(value), self._label(other)))
             elif has_texts or name in HIDDEN or name not in partner:
                 continue  # texts show what the model reads; other columns are their sources
@@ -79,6 +79,9 @@ class PairContents:
         return fields
 
     def _label(self, value: Any) -> str:
+        if np.ndim(value):  # several classes, or a share of each
+            shares = {self.label_name(number): float(share) for number, share in enumerate(value) if share}
+            return ", ".join(name if share == 1 else f"{name} {share:g}" for name, share in shares.items())
         return self.label_name(int(value)) if float(value) == int(value) else f"{float(value):g}"
 
     def _texts(self, original: Mapping[str, Any], augmented: Mapping[str, Any]) -> list[Field]:

@@ -63,7 +63,7 @@ def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Datas
     """Split pairs at random, but always alike, into "train", "dev" and "test"; each group is in one part.
 
     A group is the rows with the same value in the column `group`; by default, those that share `dialogue_id`,
-    `original_id`, or the input of any view. The parts name it in the column `pair_group`.
+    `original_id`, or a text of any view. The parts name it in the column `pair_group`.
     """
     if group and group not in rows.column_names:
         raise DataError(f"group={group!r}: expected one of the columns {rows.column_names}")
@@ -80,29 +80,33 @@ def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Datas
         part_of[name] = next((part for part, room in left.items() if sizes[name] <= room), "train")
         if part_of[name] in left:
             left[part_of[name]] -= sizes[name]
-    rows = rows.add_column(GROUP, groups)
+    # A part of an earlier split has such a column.
+    rows = rows.remove_columns([name for name in rows.column_names if name == GROUP]).add_column(GROUP, groups)
     numbers = {part: [n for n, name in enumerate(groups) if part_of[name] == part] for part in ("train", *SHARES)}
     has_partner = views_of(rows).has_partner
     if without := [part for part, chosen in numbers.items() if not has_partner[chosen].any()]:
-        raise DataError(f"{len(rows)} rows in {len(order)} groups: no pair is left for {', '.join(without)}; add rows")
+        found = f"{len(rows)} rows in {len(order)} groups"
+        raise DataError(f"{found}: no pair is left for {', '.join(without)}; add rows, or set group")
     return {part: rows.select(chosen) for part, chosen in numbers.items()}
 
 
 def _linked_rows(rows: Dataset) -> list[str]:
-    """Return groups of rows that share an id, an input, or the messages before an answer, also through others."""
+    """Return groups of rows that share an id, a text, or the messages before an answer, also through others."""
     form = next(form for form in FORMS if set(form.needed) <= set(rows.column_names))
     shared: dict[str, int] = {}
     links = []
     for number, row in enumerate(rows):
         keys: list[object] = [{name: row[name]} for name in GROUP_COLUMNS if not is_missing(row.get(name))]
+        has_id = bool(keys)
         for view in (0, *partner_numbers(rows.column_names)):
             content = view_of(row, form, view, name_of(row, number)) or {}
             values = [content[name] for name in form.columns if name in content]
             if values and isinstance(values[0], list):
                 chat = list(itertools.chain(*values))
-                keys += [chat[:end] for end in range(1, len(chat)) if chat[end]["role"] == "assistant"]
+                ends = [end for end in range(1, len(chat)) if chat[end]["role"] == "assistant"]
+                keys += [chat[:end] for end in (ends[-1:] if has_id else ends)]  # other dialogues may begin alike
             elif values:
-                keys.append([content[name] for name in form.all_inputs if name in content])
+                keys.append(values[0])
         links += [(number, len(rows) + shared.setdefault(json.dumps(key, default=str), len(shared))) for key in keys]
     size = len(rows) + len(shared)
     graph = coo_array((np.ones(len(links)), np.transpose(links)), shape=(size, size))

@@ -258,6 +258,22 @@ def test_messages_second_partners_and_named_columns(tmp_path: Path, capsys: pyte
     assert "'nope'" in capsys.readouterr().err
 
 
+def test_the_last_answer_of_a_chat_is_its_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def chat(question: str, answer: str) -> list[dict[str, str]]:
+        turns = "system", "user", "assistant"
+        return [{"role": role, "content": text} for role, text in zip(turns, ("s", question, answer), strict=True)]
+
+    rows = [
+        {"messages": chat("a?", "1"), "augmented_messages": chat("a?", "2")},
+        {"messages": chat("a?", "3"), "augmented_messages": chat("b?", "1")},
+        {"messages": chat("c?", "3"), "augmented_messages": None},
+    ]
+    path, other = write(tmp_path / "pairs.jsonl", rows), write(tmp_path / "other.jsonl", rows[:1])
+    found = findings(capsys, path, "--against", str(other))
+    expected = {"relabelled_originals": ["0"], "contradictory_labels": ["1"], "leaked_rows": ["0", "1"]}
+    assert {name: found[name]["rows"] for name in expected} == expected
+
+
 @pytest.mark.parametrize("content", [b'{"text": "caf\xe9"}\n', b"", b"no\n", b'{"text": "a"}\n'])
 def test_what_cannot_be_audited_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes

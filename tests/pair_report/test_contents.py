@@ -108,6 +108,13 @@ def test_a_transform_of_the_data_is_applied() -> None:
     assert row_of(views_of(HeldRows(data)), 0) == ({"x": 10}, {"x": 20})
 
 
+def test_several_classes_and_shares_of_classes_are_named() -> None:
+    for other, text in (([0.0, 1.0], "class 1"), ([0.25, 0.75], "class 0 0.25, class 1 0.75")):
+        original = {"input_ids": [5], "labels": [1.0, 1.0]}
+        _, label = shown(original, {"input_ids": [6], "labels": other}, tiny.tokenizer())
+        assert label == ("label", "text", "class 0, class 1", text)
+
+
 # ---- differing words ----
 
 TEXT = st.text(alphabet=st.sampled_from("ab ,.é\u0301\n喝茶🙂<&"), max_size=40)

@@ -48,6 +48,28 @@ def test_a_column_names_groups_and_a_large_one_is_trained_on(tmp_path: Path, col
         assert [len(parts[name]) for name in ("test", "dev")] == [30, 15], "rows without a group are groups"
 
 
+def test_chats_of_other_dialogues_may_begin_alike(tmp_path: Path) -> None:
+    hello = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    rows = []
+    for number in range(60):
+        chats = ([*hello, {**hello[0], "content": f"{word} {number}"}, hello[1]] for word in ("a", "b"))
+        rows.append(dict(zip(("messages", "augmented_messages"), chats, strict=True)))
+    with pytest.raises(DataError, match="1 groups.*set group"):
+        parts_of(tmp_path, rows)
+    parts, _ = parts_of(tmp_path, [{**row, "dialogue_id": n // 2} for n, row in enumerate(rows)])
+    assert len(parts["test"]) == 18 and sum(len(set(part["dialogue_id"])) for part in parts.values()) == 30
+
+
+def test_texts_with_other_second_texts_and_parts_of_an_earlier_split(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"a{n // 3}", "text_pair": f"b{n}", "label": n % 2, "augmented_text_pair": f"c{n}"} for n in range(90)
+    ]
+    parts, _ = parts_of(tmp_path, rows)
+    assert len(parts["test"]) == 27 and sum(len(set(part["text"])) for part in parts.values()) == 30
+    again, _ = parts_of(tmp_path, parts["train"].to_list())
+    assert {len(part) for part in again.values()} < set(range(1, 50))
+
+
 def test_texts_connect_rows_with_different_ids(tmp_path: Path) -> None:
     ids = [None if n % 5 == 0 else n for n in range(60)]
     parts, _ = parts_of(tmp_path, [row(f"a{n // 2}", f"b{n}", original_id=ids[n]) for n in range(60)])
