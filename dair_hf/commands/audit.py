@@ -72,7 +72,7 @@ def audit_file(
     data = read_audited(pairs, inputs, labels, **source)
     against = against or (pairs if against_split else None)
     of_other = {**(source if against == pairs else {}), "split": against_split}
-    other = None if against is None else read_audited(against, labels=labels, paired=False, **of_other)
+    other = None if against is None else read_audited(against, inputs, labels, paired=False, **of_other)
     if other is not None and (missing := [name for name in data.inputs if name not in (*other.columns, TOOLS)]):
         raise DataError(f"{against}: expected the column {missing[0]!r} of {pairs}, got {list(other.columns)}")
     refusal = refusal_of(data) if inputs is None and labels is None else None

@@ -18,6 +18,7 @@ JSON_KINDS = (".jsonl", ".json")
 ID = "row_id"
 # Columns that hold what a model answers; all other columns with partners are its input.
 LABEL_NAMES = ("label", "labels", "target", "completion")
+MESSAGES = "messages"
 TOOLS = "tools"  # input of a chat that may be null; a partner then has the tools of its original
 
 
@@ -87,8 +88,11 @@ def read_audited(
 
         found = with_row_ids(read_pairs(path, needs_partners=paired, **source))
     # Training takes NaN, as in a column of numbers with empty cells, for no value.
-    rows = [_with_answers({name: None if _is_nan(value) else value for name, value in row.items()}) for row in found]
+    rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))
+    if inputs is None and labels is None and MESSAGES in columns and not set(LABEL_NAMES).intersection(columns):
+        rows = list(map(_with_answers, rows))
+        columns = list(dict.fromkeys(name for row in rows for name in row))
     if not rows or (paired and not any(map(is_augmented, columns))):
         raise DataError(f"{path}: expected rows with columns 'augmented_...', got {len(rows)} rows with {columns}")
     if missing := [name for name in (*(inputs or ()), *(labels or ())) if name not in columns]:
@@ -102,20 +106,19 @@ def read_audited(
 def _with_answers(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row whose chats end before their last answer, which is in a column of its own: it is their label."""
     from dair_hf.data.texts.chat import ASSISTANT
-    from dair_hf.data.texts.forms import COMPLETION, MESSAGES
+    from dair_hf.data.texts.forms import COMPLETION
 
     for name in [name for name, value in row.items() if parse_column(name)[1] == MESSAGES and isinstance(value, list)]:
         turns = row[name]
         answers = [at for at, turn in enumerate(turns) if isinstance(turn, Mapping) and turn.get("role") == ASSISTANT]
         if answers:
-            last = answers[-1]
-            row = {**row, name: turns[:last], name.removesuffix(MESSAGES) + COMPLETION: turns[last : last + 1]}
+            row = {**row, name: turns[: answers[-1]], name.removesuffix(MESSAGES) + COMPLETION: turns[answers[-1] :]}
     return row
 
 
 def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:
     """Return the columns of the input, in the order of the file."""
-    from dair_hf.data.texts.forms import FORMS, MESSAGES, PROMPT
+    from dair_hf.data.texts.forms import FORMS, PROMPT
 
     read = {parse_column(name)[1] for name in columns if is_augmented(name)}
     for form in FORMS:

@@ -65,9 +65,9 @@ class PairContents:
             if _is_image(value) and _is_image(other):
                 first, second = _png_uris(value, other)
                 fields.append({"name": name, "kind": "image", "original": first, "augmented": second})
-            elif name in LABEL_COLUMNS and not _is_token_list(value):
+            elif name in LABEL_COLUMNS and np.ndim(value) == 0:
                 fields.append(_text("label", self._label(value), self._label(other)))
-            elif has_texts or name in HIDDEN or name not in partner:
+            elif name in HIDDEN or name not in partner or (has_texts and not _is_scores(name, value)):
                 continue  # texts show what the model reads; other columns are their sources
             elif isinstance(value, str) and isinstance(other, str):
                 fields.append(_text(name, value, other))
@@ -79,9 +79,6 @@ class PairContents:
         return fields
 
     def _label(self, value: Any) -> str:
-        if np.ndim(value):  # several classes, or a share of each
-            shares = {self.label_name(number): float(share) for number, share in enumerate(value) if share}
-            return ", ".join(name if share == 1 else f"{name} {share:g}" for name, share in shares.items())
         return self.label_name(int(value)) if float(value) == int(value) else f"{float(value):g}"
 
     def _texts(self, original: Mapping[str, Any], augmented: Mapping[str, Any]) -> list[Field]:
@@ -125,6 +122,11 @@ def _as_text(value: Any) -> str:
 def _is_token_list(value: Any) -> bool:
     array = np.asarray(value) if isinstance(value, (list, tuple, np.ndarray, torch.Tensor)) else None
     return array is not None and array.ndim == 1 and array.dtype.kind in "iu"
+
+
+def _is_scores(name: str, value: Any) -> bool:
+    """Return whether a column is a label of several classes at once, or with a share of each."""
+    return name in LABEL_COLUMNS and np.ndim(value) == 1 and np.asarray(value).dtype.kind in "fb"
 
 
 def _plain(value: Any) -> Any:

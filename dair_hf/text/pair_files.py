@@ -40,7 +40,7 @@ class PairFileConfig(Settings):
         default=None,
         metadata={
             "help": "Column of rows that belong together, such as a dialogue: they are never both trained on and "
-            "tested with. Default: rows that share dialogue_id, original_id, or a text of any view."
+            "tested with. Default: rows that share dialogue_id, original_id, or the first text of a view."
         },
     )
 
@@ -63,7 +63,7 @@ def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Datas
     """Split pairs at random, but always alike, into "train", "dev" and "test"; each group is in one part.
 
     A group is the rows with the same value in the column `group`; by default, those that share `dialogue_id`,
-    `original_id`, or a text of any view. The parts name it in the column `pair_group`.
+    `original_id`, or the first text of a view. The parts name it in the column `pair_group`.
     """
     if group and group not in rows.column_names:
         raise DataError(f"group={group!r}: expected one of the columns {rows.column_names}")
@@ -91,22 +91,23 @@ def _split_by_groups(rows: Dataset, group: str | None = None) -> dict[str, Datas
 
 
 def _linked_rows(rows: Dataset) -> list[str]:
-    """Return groups of rows that share an id, a text, or the messages before an answer, also through others."""
+    """Return groups of rows that share an id, a first text, or messages before an answer, also through others."""
     form = next(form for form in FORMS if set(form.needed) <= set(rows.column_names))
+    is_same = len(set(map(str, rows[form.inputs[0]]))) == 1  # such as one question about all texts
     shared: dict[str, int] = {}
     links = []
     for number, row in enumerate(rows):
         keys: list[object] = [{name: row[name]} for name in GROUP_COLUMNS if not is_missing(row.get(name))]
-        has_id = bool(keys)
+        is_named = not is_missing(row.get("dialogue_id"))
         for view in (0, *partner_numbers(rows.column_names)):
             content = view_of(row, form, view, name_of(row, number)) or {}
             values = [content[name] for name in form.columns if name in content]
             if values and isinstance(values[0], list):
                 chat = list(itertools.chain(*values))
                 ends = [end for end in range(1, len(chat)) if chat[end]["role"] == "assistant"]
-                keys += [chat[:end] for end in (ends[-1:] if has_id else ends)]  # other dialogues may begin alike
+                keys += [chat[:end] for end in (ends[-1:] if is_named else ends)]  # other dialogues may begin alike
             elif values:
-                keys.append(values[0])
+                keys.append([content[name] for name in form.all_inputs if name in content] if is_same else values[0])
         links += [(number, len(rows) + shared.setdefault(json.dumps(key, default=str), len(shared))) for key in keys]
     size = len(rows) + len(shared)
     graph = coo_array((np.ones(len(links)), np.transpose(links)), shape=(size, size))

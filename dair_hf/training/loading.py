@@ -45,7 +45,7 @@ from dair_hf.data.sampling import (
     view_lengths,
 )
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.data.texts.forms import INPUT_IDS, LABEL, TEXT, classes_of, holds_text
+from dair_hf.data.texts.forms import INPUT_IDS, LABEL, TEXT, classes_of
 from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError, explained
 
@@ -73,14 +73,9 @@ def prepare_model(model: Any, adapters: Any, processing_class: Any, data: Any, s
     # Training sets the special tokens of a model to its tokenizer's: rows of tokens may have been padded with others.
     if processing_class is None and name and (is_name or INPUT_IDS not in columns):
         kinds = load_tokenizer, lambda place: load_pretrained(AutoImageProcessor, place.model_name_or_path, name)
-        reasons = []
         for load, place in itertools.product(kinds, places):
-            try:
+            with contextlib.suppress(DataError):  # models of images have no tokenizer, those of tables nothing
                 processing_class = processing_class or load(place)
-            except DataError as error:  # models of images have no tokenizer, those of tables nothing
-                reasons.append(error)
-        if is_name and processing_class is None and holds_text(columns):
-            raise reasons[0]
     if saved is not None:
         model = load_adapted(name, saved, is_trainable=True, dtype="float32", use_safetensors=True)
     elif is_name:

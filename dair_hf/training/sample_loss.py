@@ -199,7 +199,7 @@ def decoder_inputs_of(model: Any) -> Callable[..., Tensor] | None:
         return None
     own = getattr(base_model_of(model), "prepare_decoder_input_ids_from_labels", None)
     start = getattr(config, "decoder_start_token_id", None)
-    if own is not None or start is None:
+    if own is not None or start is None or derived_sample_loss(model) != "seq2seq":
         return own
     from transformers.models.bart.modeling_bart import shift_tokens_right
 

@@ -311,7 +311,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             is_extractor = isinstance(tokenizer, SequenceFeatureExtractor)
             return DataCollatorWithPadding(tokenizer) if is_extractor else default_data_collator
-        if getattr(base_model_of(self.model).config, "model_type", None) != "xlnet":  # which reads the last position
+        config = getattr(base_model_of(self.model), "config", None)
+        if getattr(config, "model_type", None) != "xlnet":  # which reads the last position
             # Padding on the left would move absolute positions and the start of labels, and so change a row's loss.
             tokenizer = copy.copy(tokenizer)
             tokenizer.padding_side = "right"

@@ -108,11 +108,13 @@ def test_a_transform_of_the_data_is_applied() -> None:
     assert row_of(views_of(HeldRows(data)), 0) == ({"x": 10}, {"x": 20})
 
 
-def test_several_classes_and_shares_of_classes_are_named() -> None:
-    for other, text in (([0.0, 1.0], "class 1"), ([0.25, 0.75], "class 0 0.25, class 1 0.75")):
-        original = {"input_ids": [5], "labels": [1.0, 1.0]}
-        _, label = shown(original, {"input_ids": [6], "labels": other}, tiny.tokenizer())
-        assert label == ("label", "text", "class 0, class 1", text)
+def test_scores_of_classes_are_shown_beside_texts() -> None:
+    pair = [{"input_ids": [5], "labels": [1.0, 0.0, 1.0]}, {"input_ids": [6], "labels": [0.0, 0.0, 1.0]}]
+    assert [field[0] for field in shown(*pair, tiny.tokenizer())] == ["input", "values"]
+    (values,) = [field for field in PairContents(tiny.tokenizer(), None, str)(*pair) if field["kind"] == "values"]
+    assert values["differing"] == 1 and "labels" in str(values["rows"])
+    for value in (["a", "b"], [[0.1, 0.2]]):  # of other losses
+        assert len(shown({**pair[0], "labels": value}, {**pair[1], "labels": value}, tiny.tokenizer())) == 1
 
 
 # ---- differing words ----

@@ -68,6 +68,8 @@ def test_texts_with_other_second_texts_and_parts_of_an_earlier_split(tmp_path: P
     assert len(parts["test"]) == 27 and sum(len(set(part["text"])) for part in parts.values()) == 30
     again, _ = parts_of(tmp_path, parts["train"].to_list())
     assert {len(part) for part in again.values()} < set(range(1, 50))
+    parts, _ = parts_of(tmp_path, [{**line, "text": "Is it?"} for line in rows])
+    assert len(parts["test"]) == 27
 
 
 def test_texts_connect_rows_with_different_ids(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_dialogues_that_begin_alike_stay_together(tmp_path: Path, form: str) -> 
         other = [{"role": "user", "content": f"again {number}"}, *chat[1:]]
         pair = {"": chat, "augmented_": other}
         if form == "messages":
-            rows.append({f"{prefix}messages": view for prefix, view in pair.items()})
+            rows.append({"original_id": number, **{f"{prefix}messages": view for prefix, view in pair.items()}})
         else:
             cells = (("prompt", slice(-1)), ("completion", slice(-1, None)))
             rows.append({f"{prefix}{name}": view[part] for prefix, view in pair.items() for name, part in cells})

@@ -19,7 +19,7 @@ from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairEvaluator
 from dair_hf.data.sampling import EpochPairs, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.training.loading import _rows_in_last_batch
-from tests.fixtures import points, saved_models, tiny
+from tests.fixtures import points, tiny
 
 PAIRED = torch.tensor([True, False, True] * 5)
 
@@ -269,12 +269,3 @@ def test_no_row_of_a_sampler_of_ready_batches_is_repeated() -> None:
 def test_the_tokenizer_of_a_collator_is_saved_with_the_model(tmp_path: Path) -> None:
     tiny.trainer(tmp_path, "t5", None, processing_class=None).save_model()
     assert (tmp_path / "tokenizer.json").exists()
-
-
-def test_why_a_named_model_has_no_tokenizer_is_said(tmp_path: Path) -> None:
-    saved_models.classifier(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{ broken")
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    rows = datasets.Dataset.from_list([{"text": "a", "label": 0, "augmented_text": "b", "augmented_label": 1}] * 4)
-    with pytest.raises(DataError, match="tokenizer"):
-        DAIRTrainer(str(tmp_path), tiny.config(tmp_path / "out"), train_dataset=rows)

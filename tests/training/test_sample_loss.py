@@ -34,7 +34,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from dair_hf import DAIRTrainer, DataError, NonFiniteLossError, TensorPairs
 from dair_hf.losses.per_sample import seq2seq_nll, squared_error
-from dair_hf.training.sample_loss import derived_sample_loss
+from dair_hf.training.sample_loss import decoder_inputs_of, derived_sample_loss
 from tests.fixtures import points, tiny, vision_language
 from tests.training.test_invariants import trained
 
@@ -107,6 +107,12 @@ MODELS: dict[str, tuple[Any, str | None]] = {
 def test_the_sample_loss_of_a_model(name: str) -> None:
     build, expected = MODELS[name]
     assert derived_sample_loss(build()) == expected
+
+
+def test_classes_are_not_shifted_into_decoder_inputs() -> None:
+    shift = decoder_inputs_of(tiny.model("m2m100"))
+    assert shift is not None and shift(labels=torch.tensor([[5, 6, -100]])).tolist() == [[tiny.EOS, 5, 6]]
+    assert decoder_inputs_of(MODELS["encoder-decoder classifier"][0]()) is None
 
 
 def rows(labels: list[Any], label: str = "labels") -> datasets.Dataset:

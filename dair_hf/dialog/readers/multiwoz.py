@@ -24,7 +24,6 @@ from dair_hf.dialog.readers.shapes import check_json
 from dair_hf.dialog.rows import PLACE_SLOTS, SYSTEM, USER, State, Utterance
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
-from dair_hf.io.files import read_json
 from dair_hf.io.records import paused_gc
 from dair_hf.metrics.state.conventions import MULTIWOZ_BUS_SLOTS, MULTIWOZ_SLOTS, NAME_SLOTS
 from dair_hf.metrics.state.normalizers import DONTCARE
@@ -142,9 +141,8 @@ def _find_schema(source: Source, report: ReadReport) -> Schema:
     if inside:
         return read_schema(source, inside[0])[0]
     for folder in (source.path.parent, source.path.parent.parent):
-        path = folder / "schema.json"
-        if path.is_file() and isinstance(read_json(path), list):  # others belong to the user's project
-            return read_schema(Source(path), "schema.json")[0]
+        if (folder / "schema.json").is_file():
+            return read_schema(Source(folder / "schema.json"), "schema.json")[0]
     if _files_of_22(source):
         report.normalize("no schema.json: slots checked against the built-in list", str(source.path))
     return _SLOTS
