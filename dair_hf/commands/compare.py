@@ -24,7 +24,7 @@ def compare_methods(
         str | None,
         typer.Option(
             help="Column of rows that belong together, for training or for testing; default: rows that share "
-            "dialogue_id, original_id, or a first text.",
+            "dialogue_id, original_id, or the first text of their input.",
             show_default=False,
         ),
     ] = None,

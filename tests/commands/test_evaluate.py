@@ -344,9 +344,8 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     rows = [{**row, "domain": "ab"[number % 2]} for number, row in enumerate(CLASSES)]
     pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
     name = models / "classifier"
-    assert (
-        evaluate(name, pairs, out, "--limit", "5", "--group", "domain", "--group", "text", "--clusters", "domain") == 0
-    )
+    options = ("--limit", "5", "--group", "domain", "--group", "label", "--clusters", "domain")
+    assert evaluate(name, pairs, out, *options) == 0
     assert [line["cluster"] for line in predictions(out)[:5]] == [*"ababa"]
     record = json.loads((out / "evaluation.json").read_text())
     assert record["metrics"]["rows"] == 5
@@ -356,7 +355,7 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     report = PairReport.read(out / "pair_report.json")
     for key in ("cm_numerator", "cm_denominator"):
         assert report.summary[key] == record["metrics"][key]
-    assert [table["name"] for table in report.losses] == ["domain", "text", "label"]
+    assert [table["name"] for table in report.losses] == ["domain", "label"]
     shown = report.worst[report.pairs["row_id"].index("0")]["fields"]
     assert [(field["name"], field["original"]) for field in shown] == [("text", "w4 w5"), ("label", "yes")]
     assert (out / "pair_report.html").stat().st_size > 100_000

@@ -110,9 +110,8 @@ def test_a_transform_of_the_data_is_applied() -> None:
 
 def test_scores_of_classes_are_shown_beside_texts() -> None:
     pair = [{"input_ids": [5], "labels": [1.0, 0.0, 1.0]}, {"input_ids": [6], "labels": [0.0, 0.0, 1.0]}]
-    assert [field[0] for field in shown(*pair, tiny.tokenizer())] == ["input", "values"]
-    (values,) = [field for field in PairContents(tiny.tokenizer(), None, str)(*pair) if field["kind"] == "values"]
-    assert values["differing"] == 1 and "labels" in str(values["rows"])
+    text, values = PairContents(tiny.tokenizer(), None, str)(*pair)
+    assert text["name"] == "input" and values["differing"] == 1 and "labels" in str(values["rows"])
     for value in (["a", "b"], [[0.1, 0.2]]):  # of other losses
         assert len(shown({**pair[0], "labels": value}, {**pair[1], "labels": value}, tiny.tokenizer())) == 1
 

@@ -28,6 +28,7 @@ from transformers import (
     ViTConfig,
     ViTForImageClassification,
     XLNetConfig,
+    XLNetForSequenceClassification,
     XLNetLMHeadModel,
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
@@ -276,3 +277,11 @@ def test_rows_padded_on_the_left_train_alike_however_they_are_cut(tmp_path: Path
     settings = {"method": "erm", "normalization": "token", "data_collator": DataCollatorForSeq2Seq(known, model=None)}
     whole, parts = (trained(tmp_path, "llama", data, cut, **settings) for cut in ((3, 1), (1, 3)))
     assert tiny.distance(whole, parts) < 1e-6
+
+
+def test_xlnet_reads_the_last_position_and_is_padded_on_the_left(tmp_path: Path) -> None:
+    known = tiny.tokenizer()
+    known.padding_side = "left"
+    model = XLNetForSequenceClassification(XLNetConfig(vocab_size=tiny.VOCAB, d_model=8, n_layer=1, n_head=1))
+    made: Any = DAIRTrainer(model, tiny.config(tmp_path), processing_class=known)
+    assert made.data_collator.base_collator.tokenizer.padding_side == "left"

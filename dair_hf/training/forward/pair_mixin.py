@@ -99,7 +99,7 @@ class PairMixin:
         self._views[:, 1:] &= self.model.training
         self._partners = trained_partners(self._rule.counts(batch))
         if self.model.training:
-            batch = {**batch, LABELS: self._rule.labels(batch)}
+            batch = {**batch, LABELS: self._rule.labels(batch)}  # padding cannot predict a row's first token
         views = flatten_views(batch, self._views.cpu().numpy())
         if not self.model.training:  # the evaluation reads some of its inputs again
             inputs.clear()
