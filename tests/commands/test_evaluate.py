@@ -148,7 +148,7 @@ def test_classifier_against_a_plain_loop(tmp_path: Path, models: Path, capsys: p
     assert printed[-1].startswith("took ")
     assert record["pairs"] == {"path": str(pairs), "fingerprint": f"sha256:{sha256_of(pairs)}", "rows": len(CLASSES)}
     assert record["settings"]["match"] == "label" and record["model"]["class"] == "BertForSequenceClassification"
-    assert record["versions"]["torch"] == torch.__version__ and record["seconds"]["total"] > 0
+    assert torch.__version__.startswith(record["versions"]["torch"]) and record["seconds"]["total"] > 0
 
 
 @pytest.mark.parametrize(
