@@ -145,10 +145,10 @@ def test_classifier_against_a_plain_loop(tmp_path: Path, models: Path, capsys: p
     top, bottom = figures(right, labels)["cm"]
     (line,) = (line for line in printed if line.startswith("CM:"))
     assert line.split()[-2:] == ["-", f"{top}/{bottom}"]  # over too few pairs
-    assert printed[-1].startswith("took ")
+    assert printed[-1].startswith("took ") and record["seconds"]["total"] > 0
     assert record["pairs"] == {"path": str(pairs), "fingerprint": f"sha256:{sha256_of(pairs)}", "rows": len(CLASSES)}
     assert record["settings"]["match"] == "label" and record["model"]["class"] == "BertForSequenceClassification"
-    assert torch.__version__.startswith(record["versions"]["torch"]) and record["seconds"]["total"] > 0
+    assert record["versions"]["torch"].startswith(torch.__version__.partition("+")[0])
 
 
 @pytest.mark.parametrize(
